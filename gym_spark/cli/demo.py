@@ -1,0 +1,25 @@
+"""`gym-spark demo`: one real evaluation on this machine, from nothing to sample rollouts."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+
+from gym_spark.cli import options
+from gym_spark.cli.evaluation import evaluation
+
+
+@click.command()
+@options.lake
+@click.pass_context
+def demo(ctx: click.Context, lake: str) -> int:
+    """Evaluate a small real model on a small benchmark, and show what comes out."""
+    run_id = f"demo-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+    click.echo("Benchmark: arithmetic, one-digit sums and products; `gym-spark list benchmarks arithmetic` tells more.")
+    arguments = ["run", "--benchmark", "arithmetic", "--lake", lake, "--run-id", run_id, "--samples", "5"]
+    code: int = evaluation.main(args=arguments, standalone_mode=False, prog_name="gym-spark eval")
+    click.echo(f"\nThe lake with all of it is {Path(lake).absolute()} (Delta tables, read by any Spark).")
+    click.echo(f"Next: gym-spark eval profile --run-id {run_id} --lake {lake} --json")
+    return code

@@ -1,0 +1,124 @@
+"""What a person sees: the profile's table, sample rollouts, and live progress."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+import time
+from collections.abc import Sequence
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from gym_spark.results.run_profile import Metric, RunProfile
+from gym_spark.results.samples import Sample
+from gym_spark.rollout.collect import Progress
+
+#: Between two progress lines where there is no terminal to redraw.
+_LINE_SECONDS = 10.0
+
+
+def profile_table(profile: RunProfile, console: Console) -> None:
+    """Print the headline numbers: over the plan with their interval, and over what was scored."""
+    table = Table(title=f"{profile.run_id}: {profile.benchmark} on {profile.model}", title_justify="left")
+    table.add_column("metric")
+    table.add_column("over the plan", justify="right")
+    table.add_column("95 % interval", justify="right")
+    table.add_column("over scored only", justify="right")
+    for planned in (metric for metric in profile.metrics if metric.denominator == "planned"):
+        scored = profile.metric(planned.name, "scored")
+        table.add_row(planned.name, _value(planned), _interval(planned), _value(scored))
+    console.print(table)
+    console.print(f"Coverage: {profile.coverage.summary()}.", highlight=False)
+    states = profile.coverage.answer_states
+    if set(states) - {"complete"}:
+        console.print(
+            f"Answers: {states.get('complete', 0)} of {sum(states.values())} complete; "
+            + ", ".join(f"{count} {state}" for state, count in sorted(states.items()) if state != "complete")
+            + ".",
+            highlight=False,
+        )
+    if profile.coverage.failures:
+        failures = ", ".join(f"{count} {kind}" for kind, count in sorted(profile.coverage.failures.items()))
+        console.print(f"Failures: {failures}.", highlight=False)
+    reasons = {metric.reason for metric in profile.metrics if metric.reason}
+    for reason in sorted(reasons):
+        console.print(f"n/a: {reason}.", highlight=False)
+    console.print(
+        f"{profile.coverage.planned_tasks} tasks x {profile.num_repeats}; intervals are clustered by task; "
+        f"verdicts: {profile.verification_id}; dataset version {profile.dataset_version}.",
+        highlight=False,
+    )
+
+
+def _value(metric: Metric) -> str:
+    return "n/a" if metric.value is None else f"{metric.value:.3f}"
+
+
+def _interval(metric: Metric) -> str:
+    if metric.ci_low is None or metric.ci_high is None:
+        return "n/a"
+    return f"{metric.ci_low:.3f} to {metric.ci_high:.3f}"
+
+
+def sample_rollouts(samples: Sequence[Sample]) -> None:
+    """Print rollouts in full: prompt, answer, verdict."""
+    for number, sample in enumerate(samples, start=1):
+        score = "not scored" if sample.reward is None else f"reward {sample.reward:g}"
+        click.echo(f"\nSample {number}: task {sample.task_id}, repeat {sample.rollout_index}")
+        click.echo(_block("prompt", sample.prompt))
+        click.echo(_block("answer", sample.answer))
+        click.echo(
+            _block("verdict", f"{score} ({sample.verdict}; expected {sample.expected}, took {sample.extracted})")
+        )
+
+
+def _block(label: str, text: str) -> str:
+    lines = text.strip().splitlines() or [""]
+    return textwrap.indent("\n".join(lines), " " * 11).replace(" " * 11, f"  {label:<9}", 1)
+
+
+class ProgressLine:
+    """Shows on stderr where a run stands: one line redrawn on a terminal, plain lines now and then elsewhere."""
+
+    def __init__(self) -> None:
+        self._terminal = sys.stderr.isatty()
+        self._next_line = 0.0
+        self._warned = False
+        self._finished = False
+
+    def __call__(self, progress: Progress) -> None:
+        """Show the newest state."""
+        if progress.first_failure and not self._warned:
+            self._warned = True
+            click.echo(f"{self._clear()}Warning: a request failed, {progress.first_failure}", err=True)
+        over = progress.done >= progress.total
+        if over and self._finished:
+            return
+        self._finished = over
+        if self._terminal:
+            click.echo(self._clear() + _line(progress), nl=over, err=True)
+        elif over or time.monotonic() >= self._next_line:
+            self._next_line = time.monotonic() + _LINE_SECONDS
+            click.echo(_line(progress), err=True)
+
+    def _clear(self) -> str:
+        return "\r\x1b[2K" if self._terminal else ""
+
+
+def _line(progress: Progress) -> str:
+    rate = progress.done / progress.elapsed_s if progress.elapsed_s > 0 else 0.0
+    parts = [
+        f"{progress.done}/{progress.total} rollouts",
+        f"{progress.in_flight} in flight",
+        f"{rate:.1f} rollouts/s",
+        f"{progress.output_tokens / progress.elapsed_s if progress.elapsed_s > 0 else 0.0:.0f} tokens/s",
+    ]
+    if progress.retries:
+        parts.append(f"{progress.retries} failed tries")
+    if progress.failures:
+        parts.append("failed: " + ", ".join(f"{count} {kind}" for kind, count in sorted(progress.failures.items())))
+    if rate and progress.done < progress.total:
+        parts.append(f"ETA {(progress.total - progress.done) / rate:.0f} s")
+    return ", ".join(parts)

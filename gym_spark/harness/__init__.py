@@ -1,0 +1,1 @@
+"""Task to trajectory: what makes a model an agent. Runs on workers; no pyspark."""

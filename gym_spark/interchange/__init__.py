@@ -1,0 +1,1 @@
+"""Other systems' files, in and out."""

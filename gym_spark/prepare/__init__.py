@@ -1,0 +1,1 @@
+"""Stage 1: a benchmark folder and its source become one version of keyed, sharded tasks."""

@@ -1,0 +1,71 @@
+"""From what the user gave to one complete `RunSpec`: benchmark defaults, config files, flags, overrides, in layers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from gym_spark.config import JsonObject, RunSpec, merge, parse_overrides, read_yaml, validate
+from gym_spark.errors import ConfigError
+from gym_spark.prepare.catalog import Benchmark, BenchmarkSpec, find_benchmark, search_path
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """A complete specification, and the benchmark that it is about."""
+
+    spec: RunSpec
+    benchmark: Benchmark
+
+
+def resolve_run(
+    flags: Mapping[str, Any] | None = None,
+    *,
+    config: Sequence[Path] = (),
+    overrides: Sequence[str] = (),
+    search_dirs: Sequence[Path] = (),
+) -> Evaluation:
+    """Merge the layers and check the result; nothing but files is touched.
+
+    Args:
+        flags: Fields of `RunSpec`, nested; a None inside means "not given".
+        config: YAML files with fields of `RunSpec`, later ones winning.
+        overrides: ``a.b=value`` assignments, which win over all.
+        search_dirs: Folders with benchmark folders, before the shipped ones.
+
+    Raises:
+        ConfigError: a key or value is wrong, or the benchmark is unknown.
+    """
+    layers = [read_yaml(path) for path in config] + [_given(flags or {}), parse_overrides(overrides)]
+    where = ", ".join([str(path) for path in config] + (["--set"] if overrides else [])) or "the run"
+    merged: JsonObject = merge(*layers)
+    name = merged.get("benchmark")
+    if not isinstance(name, str):
+        raise ConfigError("Name the benchmark to run with --benchmark; `gym-spark list benchmarks` shows them.")
+    benchmark = find_benchmark(name, search_path(search_dirs))
+    stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+    defaults = {"run_id": f"{name}-{stamp}"} | _defaults(benchmark.spec, merged)
+    return Evaluation(validate(RunSpec, merge(defaults, merged), where), benchmark)
+
+
+def _given(flags: Mapping[str, Any]) -> JsonObject:
+    """Leave out what the user did not give."""
+    given: JsonObject = {}
+    for key, value in flags.items():
+        kept = _given(value) if isinstance(value, Mapping) else value
+        if kept not in (None, {}, (), []):
+            given[key] = kept
+    return given
+
+
+def _defaults(spec: BenchmarkSpec, chosen: Mapping[str, Any]) -> JsonObject:
+    """Return the benchmark's defaults; parameters of a part stay out when another part is chosen in its place."""
+    defaults = spec.model_dump(mode="json", include={"num_repeats", "sampling"}, exclude_none=True)
+    for part in ("harness", "verifier"):
+        own, other = getattr(spec, part), chosen.get(part)
+        replaced = isinstance(other, Mapping) and other.get("name", own.name) != own.name
+        defaults |= {} if replaced else {part: own.model_dump(mode="json")}
+    return defaults

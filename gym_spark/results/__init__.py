@@ -1,0 +1,1 @@
+"""Stage 4: stored rows become numbers and views, as pure DataFrame functions."""

@@ -1,0 +1,68 @@
+"""A few stored rollouts to look at: prompt, answer, verdict."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from gym_spark.tables.keys import ATTEMPT_KEY
+
+
+def sampled(rollouts: DataFrame, tasks: DataFrame, verifications: DataFrame, *, count: int) -> DataFrame:
+    """Pick rollouts by a hash of their key, so that the same run shows the same ones.
+
+    Args:
+        rollouts: The run's stored rollouts.
+        tasks: The tasks of its dataset version.
+        verifications: The verdicts of one verification of the run.
+        count: How many.
+
+    Returns:
+        One row per pick: `task_id`, `rollout_index`, `responses_create_params`, `output_text`, `answer_state`,
+        `error`, `verdict`, `reward`, `extracted_answer`, `verifier_inputs`.
+    """
+    key = list(ATTEMPT_KEY)
+    picked = rollouts.select(*key).orderBy(F.xxhash64("task_id", "rollout_index"), *key).limit(count)
+    judged = verifications.select(*key, F.col("state").alias("verdict"), "reward", "extracted_answer")
+    stored = rollouts.select(*key, "output_text", "answer_state", "error")
+    return (
+        stored.join(F.broadcast(picked), on=key)
+        .join(judged, on=key, how="left")
+        .join(tasks.select("task_id", "responses_create_params", "verifier_inputs"), on="task_id")
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One rollout as a person would read it."""
+
+    task_id: str
+    rollout_index: int
+    prompt: str
+    answer: str
+    expected: str
+    extracted: str | None
+    verdict: str
+    reward: float | None
+
+
+def sample_of(row: Mapping[str, Any]) -> Sample:
+    """Make one row of :func:`sampled` readable."""
+    request = json.loads(row["responses_create_params"])["input"]
+    prompt = request if isinstance(request, str) else str(request[-1].get("content", ""))
+    expected = json.loads(row["verifier_inputs"]).get("expected_answer", "")
+    return Sample(
+        task_id=row["task_id"],
+        rollout_index=row["rollout_index"],
+        prompt=prompt,
+        answer=row["output_text"] if row["output_text"] is not None else f"[failed: {row['error']}]",
+        expected=str(expected),
+        extracted=row["extracted_answer"],
+        verdict=row["verdict"] or "not judged yet",
+        reward=row["reward"],
+    )

@@ -1,0 +1,145 @@
+"""The only builder of Spark sessions. An existing one (notebook, spark-submit, Connect) is used as it is."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+from gym_spark.errors import ConfigError
+
+DELTA_PACKAGE: Final = "io.delta:delta-spark_4.1_2.13:4.4.0"
+#: The jars of DELTA_PACKAGE that Spark's own distribution lacks.
+_DELTA_JARS: Final = ("io.delta_delta-spark_4.1_2.13-4.4.0.jar", "io.delta_delta-storage-4.4.0.jar")
+#: Where Spark 4.1 keeps what its Ivy resolved.
+_IVY_JARS: Final = Path.home() / ".ivy2.5.2" / "jars"
+
+_JDK_REMEDY: Final = "install JDK 17 or 21 (Debian: apt-get install openjdk-17-jre-headless), or set JAVA_HOME to one."
+
+#: What makes Delta fast on one machine: SPIKES.md measured each.
+_LOCAL: Final = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.sql.shuffle.partitions": "4",
+    "spark.databricks.delta.snapshotPartitions": "1",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "500",
+    "spark.sql.parquet.compression.codec": "zstd",
+    "spark.sql.session.timeZone": "UTC",
+    # One task that calls a model must not run twice at once (DESIGN.md §7).
+    "spark.speculation": "false",
+    "spark.log.level": "ERROR",
+}
+_DELTA: Final = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+}
+
+
+def get_session(settings: Mapping[str, str] | None = None) -> SparkSession:
+    """Return the running session, or build one.
+
+    Args:
+        settings: Spark settings for a session that is built here, on top of the local defaults; `spark.master` and
+            `spark.remote` choose where. They do not change a session that already exists.
+
+    Raises:
+        ConfigError: no usable Java, or the running session has no Delta.
+    """
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        return active
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    wanted = dict(settings or {})
+    remote = wanted.pop("spark.remote", os.environ.get("SPARK_REMOTE", ""))
+    if _submitted() or remote.startswith("sc://"):
+        builder = SparkSession.builder.remote(remote) if remote else SparkSession.builder
+        return _with_delta(builder.getOrCreate())
+    _check_java()
+    conf = {**_LOCAL, **_DELTA, **_jars(), **wanted}
+    master = conf.pop("spark.master", None)
+    builder = SparkSession.builder.appName("gym-spark")
+    builder = builder.remote(remote) if remote else builder.master(master or _local_master())
+    for key, value in conf.items():
+        builder = builder.config(key, value)
+    with _quiet_start():
+        return _with_delta(builder.getOrCreate())
+
+
+def _submitted() -> bool:
+    """Tell whether spark-submit (or a platform that works like it) has started the JVM for us."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ or "DATABRICKS_RUNTIME_VERSION" in os.environ
+
+
+def _local_master() -> str:
+    # Two slots more than cores: collection tasks wait for the network, and the driver's adoption of finished
+    # rollouts needs a slot while they hold theirs.
+    return f"local[{(os.cpu_count() or 2) + 2}]"
+
+
+def _jars() -> dict[str, str]:
+    """Put Delta on the class path: from Ivy's cache where it is there, else let Ivy resolve it once."""
+    paths = [_IVY_JARS / name for name in _DELTA_JARS]
+    if all(path.is_file() for path in paths):
+        joined = ":".join(map(str, paths))
+        return {"spark.driver.extraClassPath": joined, "spark.executor.extraClassPath": joined}
+    return {"spark.jars.packages": DELTA_PACKAGE}
+
+
+@contextlib.contextmanager
+def _quiet_start() -> Iterator[None]:
+    """Let the JVM write its start-up chatter and its log to a file in place of the user's terminal.
+
+    The JVM inherits the file as its standard error for as long as it lives; this process gets its own back. What goes
+    wrong later reaches the user as an exception, not through the JVM's log.
+    """
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    log = Path(tempfile.gettempdir(), f"gym-spark-{os.getuid()}-spark.log")
+    kept = os.dup(2)
+    with log.open("ab") as file, warnings.catch_warnings():
+        # Spark Connect warns of each setting that only the start of its server could take, and did.
+        warnings.simplefilter("ignore")
+        os.dup2(file.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+
+
+def _check_java() -> None:
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    if java is None or not Path(java).exists():
+        raise ConfigError(
+            f"Spark needs Java and none was found{f' below JAVA_HOME={home}' if home else ''}; {_JDK_REMEDY}"
+        )
+    told = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    version = re.search(r'version "(\d+)', told)
+    if version is None or int(version.group(1)) < 17:
+        seen = told.splitlines()[0] if told else "silent"
+        raise ConfigError(f"Spark 4.1 needs Java 17 or 21, and '{java}' is {seen}; {_JDK_REMEDY}")
+
+
+def _with_delta(spark: SparkSession) -> SparkSession:
+    if (
+        "io.delta" not in (spark.conf.get("spark.sql.extensions", "") or "")
+        and "DATABRICKS_RUNTIME_VERSION" not in os.environ
+    ):
+        raise ConfigError(
+            f"The running Spark session has no Delta; start it with --packages {DELTA_PACKAGE} and the settings of "
+            "conf/spark/local.conf."
+        )
+    return spark

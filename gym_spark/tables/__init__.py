@@ -1,0 +1,1 @@
+"""The lake: its schemas, keys and access."""

@@ -1,0 +1,155 @@
+"""The lake: the one place that creates, reads and writes Delta tables, by folder, URI or ``catalog.schema``."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
+from gym_spark.errors import ConfigError, StorageError
+from gym_spark.tables.schemas import Table
+
+_CATALOG_SCHEMA: Final = re.compile(r"^[A-Za-z_]\w*\.[A-Za-z_]\w*$")
+
+
+def spark_schema(table: Table) -> StructType:
+    """Return the Spark form of a table's Arrow schema."""
+    return from_arrow_schema(table.schema)
+
+
+class Lake:
+    """Where all tables live.
+
+    Args:
+        spark: The session that reads and writes.
+        root: A folder, a URI that both Spark and pyarrow can open, or ``catalog.schema``.
+    """
+
+    def __init__(self, spark: SparkSession, root: str) -> None:
+        self.spark = spark
+        self.in_catalog = bool(_CATALOG_SCHEMA.match(root)) and not Path(root).exists()
+        if self.in_catalog or "://" in root or root.startswith("dbfs:/"):
+            self.root = root.rstrip("/")
+        else:
+            self.root = str(Path(root).expanduser().absolute())
+
+    def name(self, table: Table) -> str:
+        """Return the table's name for SQL."""
+        return f"{self.root}.{table.name}" if self.in_catalog else f"delta.`{self.root}/{table.name}`"
+
+    def exists(self, table: Table) -> bool:
+        """Tell whether the table is there."""
+        if self.in_catalog:
+            return self.spark.catalog.tableExists(self.name(table))
+        if "://" not in self.root and not self.root.startswith("dbfs:/"):
+            return (Path(self.root) / table.name / "_delta_log").is_dir()
+        try:
+            return bool(self.spark.read.format("delta").load(f"{self.root}/{table.name}").columns)
+        except AnalysisException:
+            return False
+
+    def ensure(self, *tables: Table) -> None:
+        """Create the tables that are missing. Done before any parallel writer starts: first writers conflict."""
+        for table in tables:
+            if not self.exists(table):
+                self._create(table)
+
+    def _create(self, table: Table) -> None:
+        columns = []
+        for field, arrow in zip(spark_schema(table).fields, table.schema, strict=True):
+            comment = arrow.metadata[b"comment"].decode().replace("'", "''")
+            null = "" if field.nullable else " NOT NULL"
+            columns.append(f"`{field.name}` {field.dataType.simpleString()}{null} COMMENT '{comment}'")
+        partitions = f" PARTITIONED BY ({', '.join(table.partition_by)})" if table.partition_by else ""
+        self._run(
+            f"CREATE TABLE IF NOT EXISTS {self.name(table)} ({', '.join(columns)}) USING DELTA{partitions} "
+            f"TBLPROPERTIES ('delta.dataSkippingNumIndexedCols' = '{_indexed_columns(table)}')"
+        )
+
+    def _run(self, statement: str) -> None:
+        try:
+            self.spark.sql(statement)
+        except PySparkException as error:
+            raise StorageError(f"The lake '{self.root}' refused: {first_line(error)}") from error
+
+    def read(self, table: Table, **equals: str) -> DataFrame:
+        """Return the table's rows, of the partitions or values given.
+
+        Raises:
+            ConfigError: the table is not there.
+        """
+        if not self.exists(table):
+            raise ConfigError(
+                f"The lake '{self.root}' has no table '{table.name}'; check --lake, or run the stage that writes it."
+            )
+        if self.in_catalog:
+            frame = self.spark.read.table(self.name(table))
+        else:
+            frame = self.spark.read.format("delta").load(f"{self.root}/{table.name}")
+        for column, value in equals.items():
+            frame = frame.where(F.col(column) == value)
+        return frame
+
+    def append(self, table: Table, frame: DataFrame) -> None:
+        """Add rows as one commit. `frame` has the table's columns, in any order."""
+        self._write(table, frame, {})
+
+    def replace(self, table: Table, frame: DataFrame, **equals: str) -> None:
+        """Replace the rows in which the given columns have the given values, as one atomic commit."""
+        terms = (f"`{column}` = '{value.replace(chr(39), chr(39) * 2)}'" for column, value in equals.items())
+        self._write(table, frame, {"replaceWhere": " AND ".join(terms)})
+
+    def _write(self, table: Table, frame: DataFrame, options: Mapping[str, str]) -> None:
+        mode = "overwrite" if options else "append"
+        writer = frame.select(*table.columns).write.format("delta").mode(mode).options(**options)
+        try:
+            if self.in_catalog:
+                writer.saveAsTable(self.name(table))
+            else:
+                writer.save(f"{self.root}/{table.name}")
+        except PySparkException as error:
+            raise StorageError(
+                f"Writing '{table.name}' in the lake '{self.root}' failed: {first_line(error)}"
+            ) from error
+
+    def append_rows(self, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Add a few rows that the driver made."""
+        self.append(table, self.frame(table, rows))
+
+    def frame(self, table: Table, rows: Sequence[Mapping[str, Any]]) -> DataFrame:
+        """Return a few rows that the driver made as a frame with the table's columns."""
+        return self.spark.createDataFrame(pa.Table.from_pylist(list(rows), schema=table.schema))
+
+    def staging_root(self) -> str:
+        """Return the folder for files that are not tables yet.
+
+        Raises:
+            ConfigError: the lake is a catalog, which has no folder of its own, and none is named.
+        """
+        named = os.environ.get("GYM_SPARK_STAGING")
+        if self.in_catalog and not named:
+            raise ConfigError(
+                f"The lake '{self.root}' is a catalog and has no folder for staged rollouts; "
+                "set GYM_SPARK_STAGING to a volume or object-store folder that the workers can write."
+            )
+        return (named or f"{self.root}/_staging").rstrip("/")
+
+
+def _indexed_columns(table: Table) -> int:
+    """Count the leaf columns before the large ones, as Delta counts them: without partition columns, structs flat."""
+    small = [field for field in table.schema if field.name not in table.partition_by][: -table.large or None]
+    return sum(field.type.num_fields if pa.types.is_struct(field.type) else 1 for field in small)
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's text: Spark's own are followed by plans and Java frames."""
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -1,0 +1,1 @@
+"""Stage 3: stored rollouts become verdicts."""

@@ -1,0 +1,243 @@
+"""What a verifier is: a `Judgeable` enters, a `Verdict` leaves; the registry that finds one by name.
+
+A verifier is one small module with one class and one line in `_BUILTIN`. Other packages register theirs under the entry
+point group ``gym_spark.verifiers``; a user's own class is named ``module:Class``. This module is on the CLI's start-up
+path and on every worker: it imports no verifier, no pyspark and no heavy library.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import math
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, ClassVar, Final, Literal, get_args, get_type_hints
+
+from pydantic import BaseModel, create_model
+
+from gym_spark.config import JsonObject, Spec, digest, validate
+from gym_spark.errors import ConfigError, GymSparkError, RolloutError, boundary, did_you_mean
+
+VerdictState = Literal["scored", "judge_failed", "verify_timeout", "verifier_error", "not_scored"]
+UnscoredState = Literal["judge_failed", "verify_timeout", "verifier_error", "not_scored"]
+Mode = Literal["stateless", "judge", "live_session"]
+
+ENTRY_POINT_GROUP: Final = "gym_spark.verifiers"
+
+#: name -> where its class is, and one line for ``gym-spark list verifiers``. Text, so that listing imports nothing.
+_BUILTIN: Final[dict[str, tuple[str, str]]] = {
+    "exact_match": ("gym_spark.verify.exact:ExactMatch", "the whole answer equals an accepted text"),
+    "math": ("gym_spark.verify.math_answer:MathAnswer", "symbolic equality, by math-verify in a child process"),
+    "numeric": ("gym_spark.verify.numeric:Numeric", "the last number in the answer equals the expected number"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Judgeable:
+    """What a verifier may see of a rollout."""
+
+    task_id: str
+    rollout_index: int
+    #: What the task says about its right answer, for instance ``{"expected_answer": "4"}``.
+    verifier_inputs: JsonObject
+    output_text: str | None
+    #: ``complete``, ``truncated``, ``reasoning_only``, ``empty`` or ``filtered``.
+    answer_state: str | None
+    #: The answer as a Responses API object; None unless the verifier declares `needs_response`.
+    response: JsonObject | None
+    environment_reward: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One verdict on one rollout. The reward is a finite number if the state is ``scored``, and None otherwise."""
+
+    state: VerdictState
+    reward: float | None
+    extracted_answer: str | None = None
+    scores: dict[str, float] = field(default_factory=dict)
+    #: Evidence, as JSON; ``{"reason": ...}`` where not scored.
+    detail: JsonObject = field(default_factory=dict)
+
+    @staticmethod
+    def scored(
+        reward: float,
+        *,
+        extracted_answer: str | None = None,
+        scores: Mapping[str, float] | None = None,
+        detail: JsonObject | None = None,
+    ) -> Verdict:
+        """Return a scored verdict; a reward that is no finite number is a bug, so ``verifier_error``, never 0."""
+        return Verdict("scored", reward, extracted_answer, dict(scores or {}), detail or {}).checked()
+
+    @staticmethod
+    def unscored(state: UnscoredState, reason: str) -> Verdict:
+        """Return a verdict without reward."""
+        return Verdict(state, None, detail={"reason": reason})
+
+    def checked(self) -> Verdict:
+        """Return this verdict with plain floats, or a ``verifier_error`` that says which of its values is wrong."""
+        if self.state not in get_args(VerdictState):
+            return Verdict.unscored("verifier_error", f"the verifier returned the unknown state {self.state!r}")
+        if not isinstance(self.extracted_answer, str | None):
+            return Verdict.unscored("verifier_error", f"the verifier extracted {self.extracted_answer!r}, not text")
+        if self.state != "scored":
+            return Verdict(self.state, None, self.extracted_answer, self.scores, self.detail)
+        numbers = {"reward": self.reward, **{f"score '{name}'": value for name, value in self.scores.items()}}
+        for name, value in numbers.items():
+            if not _is_finite(value):
+                return Verdict.unscored("verifier_error", f"the verifier returned the {name} {value!r}")
+        scores = {name: float(value) for name, value in self.scores.items()}
+        return Verdict("scored", float(self.reward or 0.0), self.extracted_answer, scores, self.detail)
+
+
+def _is_finite(value: Any) -> bool:
+    # numpy's scalars have __float__ too; text has not, so "1" is refused.
+    return hasattr(value, "__float__") and math.isfinite(float(value))
+
+
+class Verifier(ABC):
+    """Base of every verifier: a pure function of one rollout, unless `mode` says otherwise.
+
+    Parameters are the constructor's keyword arguments; their annotations are the validation rules.
+    """
+
+    name: ClassVar[str]
+    #: Raised whenever a verdict may change; contains the version of a library that decides.
+    version: ClassVar[str] = "1"
+    mode: ClassVar[Mode] = "stateless"
+    #: True: may hang or take the process down, so it runs in a child process that can be killed.
+    isolated: ClassVar[bool] = False
+    #: True: reads `Judgeable.response`, which is large and otherwise not parsed.
+    needs_response: ClassVar[bool] = False
+
+    def warm_up(self) -> None:  # noqa: B027  optional on purpose
+        """Import and cache what the first verdict would pay for; called once, outside any time limit."""
+
+    @abstractmethod
+    def verify(self, item: Judgeable) -> Verdict:
+        """Judge one rollout; whatever it raises becomes ``verifier_error``."""
+
+
+def judge_one(verifier: Verifier, item: Judgeable) -> Verdict:
+    """Return the verifier's checked verdict, or ``verifier_error`` with the message of what it raised."""
+    try:
+        with boundary("verifier"):
+            verdict = verifier.verify(item)
+            if not isinstance(verdict, Verdict):
+                raise TypeError(f"the verifier returned {type(verdict).__name__}, not a Verdict")
+            json.dumps(verdict.detail, allow_nan=False)
+            return verdict.checked()
+    except GymSparkError as error:
+        return Verdict.unscored("verifier_error", str(error))
+
+
+def expected_answers(item: Judgeable) -> list[str]:
+    """Return the accepted answers of a task, at least one.
+
+    Raises:
+        ValueError: `expected_answer` is absent, empty, or neither text, number nor a list of these.
+    """
+    expected = item.verifier_inputs.get("expected_answer")
+    accepted = expected if isinstance(expected, list) else [expected]
+    for answer in accepted:
+        if isinstance(answer, bool) or not isinstance(answer, str | int | float) or answer == "":
+            raise ValueError(f"the task's expected_answer is {expected!r}; it must be text, a number or a list of them")
+    if not accepted:
+        raise ValueError("the task's expected_answer is an empty list")
+    return [str(answer) for answer in accepted]
+
+
+_REASONING_TAG: Final = re.compile(r"<(?P<closing>/?)think(?:ing)?>", re.IGNORECASE)
+
+
+def answer_text(item: Judgeable) -> str:
+    """Return the answer without the model's reasoning; the only place where reasoning is removed from text.
+
+    ``<think>...</think>`` (or ``<thinking>``) goes. With only a closing tag everything before it goes: the opening one
+    was part of the prompt. With only an opening tag nothing is left: the reply was cut off before its answer. A tag
+    mentioned inside the reasoning does not nest. One pass, linear in the text.
+    """
+    text, kept, start, inside = item.output_text or "", list[str](), 0, False
+    for tag in _REASONING_TAG.finditer(text):
+        if tag["closing"]:
+            if not inside:
+                kept.clear()
+            inside, start = False, tag.end()
+        elif not inside:
+            kept.append(text[start : tag.start()])
+            inside = True
+    return "" if inside else "".join(kept) + text[start:]
+
+
+def verifier_descriptions() -> dict[str, str]:
+    """Return one line per registered verifier, sorted by name, without importing any."""
+    found = {name: f"from {point.value}" for name, point in _entry_points().items()}
+    return dict(sorted((found | {name: text for name, (_, text) in _BUILTIN.items()}).items()))
+
+
+def verifier_names() -> list[str]:
+    """Return the registered names, sorted."""
+    return list(verifier_descriptions())
+
+
+def load_verifier(name: str, params: Mapping[str, Any]) -> Verifier:
+    """Build the verifier that `name` stands for: registered, from an entry point, or ``module:Class``.
+
+    Raises:
+        ConfigError: Unknown name, class that cannot be imported or is no `Verifier`, wrong parameter.
+    """
+    found = _verifier_class(name)
+    wanted = validate(_parameter_model(found), params, f"verifier '{name}'")
+    try:
+        with boundary("verifier"):
+            return found(**{key: getattr(wanted, key) for key in wanted.model_fields_set})
+    except RolloutError as error:
+        raise ConfigError(f"The verifier '{name}' cannot be built with {dict(params)} ({error}).") from error
+
+
+def verifier_digest(name: str, params: Mapping[str, Any]) -> str:
+    """Return the digest of what decides a verdict: name, parameters, and version with that of its libraries."""
+    version = load_verifier(name, params).version
+    return digest({"name": name, "params": dict(params), "version": version})
+
+
+def _verifier_class(name: str) -> type[Verifier]:
+    points = _entry_points()
+    if name in _BUILTIN:
+        target = _BUILTIN[name][0]
+    elif name in points:
+        target = points[name].value
+    elif ":" in name:
+        target = name
+    else:
+        raise ConfigError(f"There is no verifier '{name}'{did_you_mean(name, verifier_names())}")
+    module, _, attribute = target.partition(":")
+    try:
+        with boundary("verifier"):
+            found = getattr(importlib.import_module(module), attribute)
+    except RolloutError as error:
+        raise ConfigError(f"The verifier '{name}' cannot be imported from '{target}' ({error}).") from error
+    if not (inspect.isclass(found) and issubclass(found, Verifier)):
+        raise ConfigError(f"The verifier '{name}' ({target}) must be a subclass of gym_spark.verify.base.Verifier.")
+    return found
+
+
+def _entry_points() -> dict[str, EntryPoint]:
+    return {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
+
+
+def _parameter_model(found: type[Verifier]) -> type[BaseModel]:
+    """Return the constructor's keyword arguments as a closed model, so that they are checked like any other key."""
+    hints = get_type_hints(found.__init__, include_extras=True)
+    fields: dict[str, Any] = {}
+    for parameter in inspect.signature(found).parameters.values():
+        if parameter.kind in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+            default = ... if parameter.default is parameter.empty else parameter.default
+            fields[parameter.name] = (hints.get(parameter.name, Any), default)
+    return create_model(f"{found.__name__}Parameters", __base__=Spec, **fields)

@@ -1,0 +1,94 @@
+"""`math`: symbolic equality of the answer with the expected expression, by the library math-verify."""
+
+from __future__ import annotations
+
+import logging
+import re
+from importlib.metadata import version
+from typing import Any, Final
+
+from gym_spark.errors import RolloutError, boundary
+from gym_spark.verify.base import Judgeable, Verdict, Verifier, answer_text, expected_answers
+
+#: The distributions whose release decides a verdict.
+_LIBRARIES: Final = ("math-verify", "latex2sympy2-extended", "sympy")
+
+_DELIMITED: Final = re.compile(r"\$|\\\(|\\\[|\\boxed|\\begin|```")
+_PROSE: Final = re.compile(r"(?<!\S)[A-Za-z]{2,}(?!\S)|[A-Za-z]{4,}")
+_LATEX_WORD: Final = re.compile(r"\\(?:text|mathrm|operatorname)\{[^{}]*\}|\\[A-Za-z]+")
+_SCIENTIFIC: Final = re.compile(r"(?<![\w\\])(\d+(?:\.\d+)?)[eE]([+-]?\d+)(?!\w)")
+
+#: Longer text is not one bare expression.
+_BARE_CHARS: Final = 400
+
+
+class MathAnswer(Verifier):
+    r"""Reward 1 if an expected answer equals the answer's expression, else 0.
+
+    Both sides are parsed as LaTeX and as plain expressions. A text that is one bare expression without delimiters, as
+    expected answers are, is read as LaTeX as a whole: the library alone takes the 2 from ``2\sqrt{3}``. The library
+    guards itself by SIGALRM, which only works in a main thread and not within one long operation in C, so its own
+    limits are off and the limit of the isolated child process rules.
+    """
+
+    name = "math"
+    version = "1 " + " ".join(f"{library}=={version(library)}" for library in _LIBRARIES)
+    isolated = True
+
+    def __init__(self) -> None:
+        self._library: Any = None
+
+    def warm_up(self) -> None:
+        """Import the library and compile its expressions."""
+        # Here and not at the top: it imports sympy (a second, 100 MB), and only the child process needs it.
+        import math_verify
+
+        self._library = math_verify
+        # With its limits off, the library warns once that the caller must have some; the caller has.
+        logging.getLogger("math_verify").setLevel(logging.ERROR)
+        math_verify.verify(self._parsed(r"$\frac{1}{2}$"), self._parsed("0.5"), timeout_seconds=None)
+
+    def verify(self, item: Judgeable) -> Verdict:
+        """Compare; an expected answer that cannot be parsed raises, an answer that cannot be scores 0."""
+        if self._library is None:
+            self.warm_up()
+        golds = [self._gold(text) for text in expected_answers(item)]
+        try:
+            with boundary("verifier"):
+                answer = self._parsed(answer_text(item))
+        except RolloutError as error:
+            if isinstance(error.__cause__, MemoryError | RecursionError):
+                raise  # the machine's limit, not the answer's mistake
+            answer = []
+        if not answer:
+            return Verdict.scored(0.0)
+        extracted = next((part.strip() for part in answer if isinstance(part, str)), None)
+        # Expected side first: the comparison is not symmetric.
+        right = any(self._library.verify(gold, answer, timeout_seconds=None, raise_on_error=True) for gold in golds)
+        return Verdict.scored(float(right), extracted_answer=extracted)
+
+    def _gold(self, text: str) -> list[Any]:
+        parsed = self._parsed(text)
+        if not parsed:
+            raise ValueError(f"the task's expected_answer {text!r} cannot be parsed as mathematics")
+        return parsed
+
+    def _parsed(self, text: str) -> list[Any]:
+        """Return the expression and the text it came from, or an empty list where nothing could be parsed."""
+        spelled = text.strip()
+        for candidate in ([f"${_SCIENTIFIC.sub(_times_ten, spelled)}$"] if _is_bare(spelled) else []) + [spelled]:
+            parsed: list[Any] = self._library.parse(candidate, parsing_timeout=None, raise_on_error=True)
+            if any(not isinstance(part, str) for part in parsed):
+                return parsed
+        return []
+
+
+def _is_bare(text: str) -> bool:
+    """Tell whether the text is one line of mathematics, without delimiters and without prose."""
+    if not text or len(text) > _BARE_CHARS or "\n" in text or _DELIMITED.search(text):
+        return False
+    return not _PROSE.search(_LATEX_WORD.sub(" ", text))
+
+
+def _times_ten(match: re.Match[str]) -> str:
+    return rf"{match[1]}\times 10^{{{match[2]}}}"

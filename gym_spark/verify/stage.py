@@ -1,0 +1,55 @@
+"""The verify stage as frames: stored rollouts in, verdicts out. First verdicts and re-verification alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from gym_spark.config import PartSpec
+from gym_spark.tables.keys import ATTEMPT_KEY
+from gym_spark.tables.schemas import VERIFICATIONS
+from gym_spark.verify.worker import COLUMNS_IN, judge_batches
+
+
+def unverified(rollouts: DataFrame, tasks: DataFrame, verifications: DataFrame) -> DataFrame:
+    """Return what a verifier needs of the stored rollouts that have no verdict yet.
+
+    Failed rollouts are among them: they get a row too, `not_scored` with the reason.
+
+    Args:
+        rollouts: The run's stored rollouts.
+        tasks: The tasks of its dataset version.
+        verifications: The verdicts of this verification of the run.
+
+    Returns:
+        The columns of `verify.worker.COLUMNS_IN`, one row per attempt without verdict.
+    """
+    fresh = rollouts.join(verifications.select(*ATTEMPT_KEY), on=list(ATTEMPT_KEY), how="left_anti")
+    return fresh.join(tasks.select("task_id", "verifier_inputs"), on="task_id").select(*COLUMNS_IN)
+
+
+def verdicts(frame: DataFrame, *, run_id: str, verification_id: str, verifier: PartSpec, limit_s: float) -> DataFrame:
+    """Return one row of the `verifications` table per row of :func:`unverified`.
+
+    Args:
+        frame: What :func:`unverified` returns.
+        run_id: The run.
+        verification_id: Name of this verification.
+        verifier: Which verifier, with which parameters.
+        limit_s: Wall-clock limit of one verdict, for verifiers that run in a child process.
+    """
+
+    def work(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+        return judge_batches(
+            iter(batches),
+            run_id=run_id,
+            verification_id=verification_id,
+            verifier_name=verifier.name,
+            params=verifier.params,
+            limit_s=limit_s,
+        )
+
+    return frame.mapInArrow(work, from_arrow_schema(VERIFICATIONS.schema))
