@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
@@ -89,11 +89,18 @@ class RunSpec(Spec):
     verifier: PartSpec
     num_repeats: Annotated[int, Field(ge=1)] = 1
     #: Tasks to use: a count, or a fraction of the benchmark below 1.
-    limit: Annotated[int, Field(ge=1)] | Annotated[float, Field(gt=0, lt=1)] | None = None
+    limit: int | float | None = None
     #: Seed of the pick that `limit` makes.
     limit_seed: int = 0
     #: Spark settings for a session that gym-spark builds itself; an existing session is used as it is.
     spark: dict[str, str] = Field(default_factory=dict)
+
+    @field_validator("limit")
+    @classmethod
+    def _count_or_share(cls, limit: int | float | None) -> int | float | None:
+        if limit is not None and not (limit >= 1 if isinstance(limit, int) else 0 < limit < 1):
+            raise ValueError("must be a count of tasks from 1, or a share between 0 and 1")
+        return limit
 
     def identity_parts(self) -> JsonObject:
         """Return what can change a score, and nothing else (DESIGN.md §2)."""
@@ -139,28 +146,31 @@ def differences(old: JsonObject, new: JsonObject, prefix: str = "") -> list[str]
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
 
-def validate(model: type[ModelT], data: Mapping[str, Any], where: str) -> ModelT:
+def validate(model: type[ModelT], data: Mapping[str, Any], where: str | Callable[[Sequence[str]], str]) -> ModelT:
     """Build `model` from `data`, or raise one `ConfigError` that names every wrong key and where it stands.
 
     Args:
         model: The pydantic model.
         data: Merged configuration.
-        where: What the user would call the place, for the message ("conf/run.yaml", "--set").
+        where: What the user would call the place ("conf/run.yaml", "--set"), or a function from a key's path to that.
     """
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        raise ConfigError(f"{where}: " + "; ".join(_explain(model, item) for item in error.errors())) from error
+        told: dict[str, list[str]] = {}
+        for item in error.errors():
+            path = [part for part in item["loc"] if isinstance(part, str)] or ["(top level)"]
+            place = where if isinstance(where, str) else where(path)
+            told.setdefault(place, []).append(_explain(model, item, path))
+        raise ConfigError("; ".join(f"{place}: {'; '.join(texts)}" for place, texts in told.items())) from error
 
 
-def _explain(model: type[BaseModel], item: Any) -> str:
-    path = [part for part in item["loc"] if isinstance(part, str)]
-    path = [part for part in path if not part.startswith(("constrained-", "function-"))] or ["(top level)"]
+def _explain(model: type[BaseModel], item: Any, path: list[str]) -> str:
     if item["type"] == "extra_forbidden":
         return f"unknown key '{'.'.join(path)}'" + did_you_mean(path[-1], _keys_at(model, path[:-1])).rstrip(".")
     if item["type"] == "missing":
         return f"required key '{'.'.join(path)}' is missing"
-    message = str(item["msg"]).removeprefix("Value error, ")
+    message = str(item["msg"]).removeprefix("Value error, ").replace("a valid tuple", "a list")
     return f"'{'.'.join(path)}' is {json.dumps(item['input'], default=str)}: {message[0].lower()}{message[1:]}"
 
 

@@ -6,19 +6,21 @@ Each takes a specification or a run id and the lake, and leaves its result there
 from __future__ import annotations
 
 import contextlib
+import functools
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Final
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from gym_spark.config import PartSpec, RunSpec
+from gym_spark.config import EndpointSpec, PartSpec, RunSpec
 from gym_spark.endpoint.client import key_from_environment
+from gym_spark.endpoint.model_file import model_file
 from gym_spark.endpoint.preflight import check_endpoint
-from gym_spark.endpoint.serving import local_model_server
+from gym_spark.endpoint.serving import local_model_server, local_server_version
 from gym_spark.errors import ConfigError
 from gym_spark.harness.base import load_harness
 from gym_spark.interchange.row_files import exported_rows, write_lines
@@ -30,7 +32,7 @@ from gym_spark.prepare.sources import resolve_source
 from gym_spark.prepare.tasks import build_tasks
 from gym_spark.results.outcomes import outcomes
 from gym_spark.results.reward_profile import task_profiles
-from gym_spark.results.run_profile import RunProfile, coverage, metrics
+from gym_spark.results.run_profile import RunProfile, profile_numbers
 from gym_spark.results.samples import Sample, sample_of, sampled
 from gym_spark.rollout.collect import (
     Progress,
@@ -57,12 +59,8 @@ Show = Callable[[Progress], None]
 Say = Callable[[str], None]
 
 
-@dataclass(frozen=True, slots=True)
-class OpenEndpoint:
-    """A specification whose endpoint answers, and what serves it."""
-
-    spec: RunSpec
-    versions: Mapping[str, str]
+def no_progress(progress: Progress) -> None:
+    """Show nothing, for a program that nobody watches."""
 
 
 def open_lake(lake: str | Lake, settings: Mapping[str, str] | None = None) -> Lake:
@@ -102,36 +100,47 @@ def prepare(
     return publish(open_lake(lake), prepared)
 
 
+def check_parts(spec: RunSpec) -> RunSpec:
+    """Return the specification with the model named, after checking all that can be wrong without asking anyone.
+
+    Raises:
+        ConfigError: the harness, verifier or their parameters are wrong, or no model is named.
+    """
+    load_harness(spec.harness)
+    load_verifier(spec.verifier.name, spec.verifier.params)
+    endpoint = spec.endpoint
+    if endpoint.urls and endpoint.model is None:
+        raise ConfigError(f"Name the model that {endpoint.urls[0]} serves with --model.")
+    if not endpoint.urls:
+        local_server_version()
+        served = model_file().name
+        if endpoint.model not in (None, served):
+            raise ConfigError(
+                f"The embedded endpoint serves '{served}', not '{endpoint.model}'; "
+                "leave --model out, or give the address of yours with --model-url."
+            )
+        endpoint = endpoint.model_copy(update={"model": served})
+    return spec.model_copy(update={"endpoint": endpoint})
+
+
 @contextlib.contextmanager
-def open_endpoint(spec: RunSpec, *, preflight: bool = True, say: Say = print) -> Iterator[OpenEndpoint]:
+def open_endpoint(spec: RunSpec, *, preflight: bool = True, say: Say = print) -> Iterator[EndpointSpec]:
     """Make sure that the run's endpoint answers; without an address, serve the small local model for the while.
 
     Raises:
         ConfigError: the endpoint is down, or refuses the key or the model.
     """
-    # What can be wrong without any endpoint comes first: it costs nothing to find out.
-    load_harness(spec.harness)
-    load_verifier(spec.verifier.name, spec.verifier.params)
     with contextlib.ExitStack() as stack:
-        served: dict[str, str] = {}
         endpoint = spec.endpoint
         if not endpoint.urls:
             server = stack.enter_context(local_model_server())
-            if endpoint.model not in (None, server.model):
-                raise ConfigError(
-                    f"The embedded endpoint serves '{server.model}', not '{endpoint.model}'; "
-                    "leave --model out, or give the address of yours with --model-url."
-                )
-            endpoint = endpoint.model_copy(update={"urls": (server.url,), "model": server.model})
-            served = {"server": server.server_version}
+            endpoint = endpoint.model_copy(update={"urls": (server.url,)})
             say(f"Serving {server.model} on this machine with {server.server_version}.")
-        elif endpoint.model is None:
-            raise ConfigError(f"Name the model that {endpoint.urls[0]} serves with --model.")
         if preflight:
             warning = check_endpoint(endpoint, spec.sampling, key_from_environment(endpoint))
             if warning:
                 say(f"Warning: {warning}.")
-        yield OpenEndpoint(spec.model_copy(update={"endpoint": endpoint}), served)
+        yield endpoint
 
 
 def verification_id_of(verifier: PartSpec) -> str:
@@ -139,35 +148,39 @@ def verification_id_of(verifier: PartSpec) -> str:
     return f"{verifier.name.replace(':', '.')}-{verifier_digest(verifier.name, verifier.params)[:8]}"
 
 
-def start_run(lake: Lake, opened: OpenEndpoint, *, resume: bool) -> RunRecord:
-    """Record the run as running, or stop because it exists, or was made with other settings.
+def plan_run(lake: Lake, spec: RunSpec, *, resume: bool) -> RunRecord:
+    """Return the run as it is planned, or stop because it exists, or would not continue what is stored. Writes nothing.
 
     Raises:
-        ConfigError: the benchmark is not prepared; the run exists and `resume` is not set; its identity differs.
+        ConfigError: the benchmark is not prepared; the run exists and `resume` is not set; its identity differs; it
+            would shrink.
     """
-    spec = opened.spec
     stored = find_run(lake, spec.run_id)
     if stored is not None and not resume:
         raise ConfigError(
             f"The run '{spec.run_id}' exists ({stored.status}); add --resume to complete it, or take another --run-id."
         )
-    wanted = spec.dataset_version or (stored.spec.dataset_version if stored is not None else None)
-    version = get_version(lake, spec.benchmark, wanted)
+    version = get_version(lake, spec.benchmark, spec.dataset_version)
     spec = spec.model_copy(update={"dataset_version": version.version})
-    if stored is not None:
-        check_resumable(stored, spec)
     count = limit_count(spec.limit, version.tasks) if spec.limit is not None else version.tasks
+    served = {} if spec.endpoint.urls else {"server": local_server_version()}
     record = RunRecord(
         spec=spec,
         status="running",
         verification_id=verification_id_of(spec.verifier),
         planned_tasks=count,
         planned_rollouts=count * spec.num_repeats,
-        versions=versions({"spark": lake.spark.version, **opened.versions}),
+        versions=versions({"spark": lake.spark.version, **served}),
     )
+    if stored is not None:
+        check_resumable(stored, record)
+    return record
+
+
+def start_run(lake: Lake, record: RunRecord) -> None:
+    """Make the tables that are missing and record the run as running."""
     lake.ensure(RUNS, ROLLOUTS, VERIFICATIONS, TASK_PROFILES, METRICS)
     record_run(lake, record)
-    return record
 
 
 def tasks_of(lake: Lake, record: RunRecord) -> DataFrame:
@@ -185,20 +198,28 @@ def planned(lake: Lake, record: RunRecord) -> DataFrame:
     return planned_rollouts(chosen, num_repeats=record.spec.num_repeats)
 
 
-def collect(lake: Lake, record: RunRecord, *, show: Show) -> Progress:
-    """Do the planned rollouts that are not stored yet; each becomes one row of `rollouts`, failures included."""
+def collect(lake: Lake, record: RunRecord, connect: Callable[[], EndpointSpec], *, show: Show) -> Progress:
+    """Do the planned rollouts that are not stored yet; each becomes one row of `rollouts`, failures included.
+
+    Args:
+        lake: Where they are stored.
+        record: The run.
+        connect: Returns the endpoint with its addresses; called only if there is something to do.
+        show: Told where the run stands, about twice a second.
+    """
     spec = record.spec
     adopt_leftovers(lake, spec.run_id)
     todo = pending_rollouts(planned(lake, record), lake.read(ROLLOUTS, run_id=spec.run_id))
     total = todo.count()
     if not total:
         return Progress(total=0, elapsed_s=0.0)
+    endpoint = connect()
     job = CollectJob(
         run_id=spec.run_id,
-        endpoint=spec.endpoint,
+        endpoint=endpoint,
         sampling=spec.sampling,
         harness=spec.harness,
-        workers=worker_count(free_slots(lake.spark), spec.endpoint.concurrency, total),
+        workers=worker_count(free_slots(lake.spark), endpoint.concurrency, total),
         staging=Staging(f"{staging_of(lake, spec.run_id).uri}/{uuid.uuid4().hex[:12]}"),
     )
     rows = todo.join(tasks_of(lake, record).select("task_id", "responses_create_params"), on="task_id")
@@ -228,7 +249,7 @@ def profile(lake: Lake, record: RunRecord) -> RunProfile:
     here = {"run_id": run_id, "verification_id": verification_id}
     frame = outcomes(planned(lake, record), lake.read(ROLLOUTS, run_id=run_id), lake.read(VERIFICATIONS, **here))
     lake.replace(TASK_PROFILES, _stamped(task_profiles(frame), here), **here)
-    numbers = metrics(lake.read(TASK_PROFILES, **here), max_k=record.spec.num_repeats)
+    covered, numbers = profile_numbers(frame, lake.read(TASK_PROFILES, **here), max_k=record.spec.num_repeats)
     lake.replace(METRICS, lake.frame(METRICS, [asdict(number) | here for number in numbers]), **here)
     return RunProfile(
         run_id=run_id,
@@ -238,7 +259,7 @@ def profile(lake: Lake, record: RunRecord) -> RunProfile:
         verification_id=verification_id,
         num_repeats=record.spec.num_repeats,
         status=record.status,
-        coverage=coverage(frame),
+        coverage=covered,
         metrics=numbers,
     )
 
@@ -251,22 +272,44 @@ def run(
     sources: Sequence[Path] = (),
     resume: bool = False,
     preflight: bool = True,
-    show: Show,
+    show: Show = no_progress,
     say: Say = print,
 ) -> RunProfile:
     """Run one evaluation from end to end; a benchmark that the lake does not have is prepared first."""
-    with open_endpoint(spec, preflight=preflight, say=say) as opened:
+    with connected(spec, resume=resume, preflight=preflight, say=say) as (spec, connect):
         place = open_lake(lake, spec.spark)
-        if sources or find_version(place, spec.benchmark, spec.dataset_version) is None:
-            stored = prepare(benchmark, place, sources=sources)
+        if find_run(place, spec.run_id) is None:
+            connect()
+        known = find_version(place, spec.benchmark, spec.dataset_version)
+        if (sources or known is None) and (stored := prepare(benchmark, place, sources=sources)) != known:
             say(f"Prepared {stored.benchmark}: {stored.tasks} tasks, version {stored.version}.")
-        record = start_run(place, opened, resume=resume)
+        record = plan_run(place, spec, resume=resume)
+        start_run(place, record)
         with recorded(place, record):
-            progress = collect(place, record, show=show)
-            if not progress.total:
+            if not collect(place, record, connect, show=show).total:
                 say("Every planned rollout is stored already; no request was sent.")
             verify(place, record)
             return profile(place, replace(record, status="finished"))
+
+
+@contextlib.contextmanager
+def connected(
+    spec: RunSpec, *, resume: bool, preflight: bool, say: Say
+) -> Iterator[tuple[RunSpec, Callable[[], EndpointSpec]]]:
+    """Check the specification, and give a function that opens its endpoint once and returns it.
+
+    A new run opens it here, before any Spark stage; one that is resumed when it turns out that something is left to do.
+    """
+    spec = check_parts(spec)
+    with contextlib.ExitStack() as stack:
+
+        @functools.cache
+        def connect() -> EndpointSpec:
+            return stack.enter_context(open_endpoint(spec, preflight=preflight, say=say))
+
+        if not resume:
+            connect()
+        yield spec, connect
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,16 +40,29 @@ def resolve_run(
     Raises:
         ConfigError: a key or value is wrong, or the benchmark is unknown.
     """
-    layers = [read_yaml(path) for path in config] + [_given(flags or {}), parse_overrides(overrides)]
-    where = ", ".join([str(path) for path in config] + (["--set"] if overrides else [])) or "the run"
-    merged: JsonObject = merge(*layers)
+    layers = [(str(path), read_yaml(path)) for path in config]
+    layers += [("the command line", _given(flags or {})), ("--set", parse_overrides(overrides))]
+    merged: JsonObject = merge(*(layer for _, layer in layers))
     name = merged.get("benchmark")
     if not isinstance(name, str):
         raise ConfigError("Name the benchmark to run with --benchmark; `gym-spark list benchmarks` shows them.")
     benchmark = find_benchmark(name, search_path(search_dirs))
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     defaults = {"run_id": f"{name}-{stamp}"} | _defaults(benchmark.spec, merged)
-    return Evaluation(validate(RunSpec, merge(defaults, merged), where), benchmark)
+    return Evaluation(validate(RunSpec, merge(defaults, merged), partial(_origin, layers)), benchmark)
+
+
+def _origin(layers: Sequence[tuple[str, JsonObject]], path: Sequence[str]) -> str:
+    """Name the layer that a key's value came from: the last that has the longest part of its path."""
+    found, depth = "the run", 0
+    for name, layer in layers:
+        value: Any = layer
+        for length, part in enumerate(path, start=1):
+            if not isinstance(value, Mapping) or part not in value:
+                break
+            value = value[part]
+            found, depth = (name, length) if length >= depth else (found, depth)
+    return found
 
 
 def _given(flags: Mapping[str, Any]) -> JsonObject:

@@ -14,6 +14,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from gym_spark.errors import ConfigError
@@ -22,7 +24,7 @@ DELTA_PACKAGE: Final = "io.delta:delta-spark_4.1_2.13:4.4.0"
 #: The jars of DELTA_PACKAGE that Spark's own distribution lacks.
 _DELTA_JARS: Final = ("io.delta_delta-spark_4.1_2.13-4.4.0.jar", "io.delta_delta-storage-4.4.0.jar")
 #: Where Spark 4.1 keeps what its Ivy resolved.
-_IVY_JARS: Final = Path.home() / ".ivy2.5.2" / "jars"
+_IVY: Final = Path.home() / ".ivy2.5.2"
 
 _JDK_REMEDY: Final = "install JDK 17 or 21 (Debian: apt-get install openjdk-17-jre-headless), or set JAVA_HOME to one."
 
@@ -30,8 +32,6 @@ _JDK_REMEDY: Final = "install JDK 17 or 21 (Debian: apt-get install openjdk-17-j
 _LOCAL: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
     "spark.sql.shuffle.partitions": "4",
     "spark.databricks.delta.snapshotPartitions": "1",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "500",
@@ -41,6 +41,8 @@ _LOCAL: Final = {
     "spark.speculation": "false",
     "spark.log.level": "ERROR",
 }
+#: Where every part of Spark runs on this machine, none of it listens to the network.
+_LOOPBACK: Final = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 _DELTA: Final = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
@@ -55,7 +57,7 @@ def get_session(settings: Mapping[str, str] | None = None) -> SparkSession:
             `spark.remote` choose where. They do not change a session that already exists.
 
     Raises:
-        ConfigError: no usable Java, or the running session has no Delta.
+        ConfigError: no usable Java, Spark does not start, or the running session has no Delta.
     """
     active = SparkSession.getActiveSession()
     if active is not None:
@@ -68,13 +70,14 @@ def get_session(settings: Mapping[str, str] | None = None) -> SparkSession:
         builder = SparkSession.builder.remote(remote) if remote else SparkSession.builder
         return _with_delta(builder.getOrCreate())
     _check_java()
-    conf = {**_LOCAL, **_DELTA, **_jars(), **wanted}
-    master = conf.pop("spark.master", None)
+    master = wanted.pop("spark.master", None)
+    here = (remote or master or "local").startswith("local")
+    conf = {**_LOCAL, **(_LOOPBACK if here else {}), **_DELTA, **_jars(here=here), **wanted}
     builder = SparkSession.builder.appName("gym-spark")
     builder = builder.remote(remote) if remote else builder.master(master or _local_master())
     for key, value in conf.items():
         builder = builder.config(key, value)
-    with _quiet_start():
+    with _quiet_start(here=here):
         return _with_delta(builder.getOrCreate())
 
 
@@ -89,34 +92,58 @@ def _local_master() -> str:
     return f"local[{(os.cpu_count() or 2) + 2}]"
 
 
-def _jars() -> dict[str, str]:
-    """Put Delta on the class path: from Ivy's cache where it is there, else let Ivy resolve it once."""
-    paths = [_IVY_JARS / name for name in _DELTA_JARS]
-    if all(path.is_file() for path in paths):
+def _jars(*, here: bool) -> dict[str, str]:
+    """Put Delta on the class path: from Ivy's cache where it is there, else let Ivy resolve it once.
+
+    Executors on other machines have no such cache: for them Ivy resolves, and Spark sends the jars.
+    """
+    paths = [_IVY / "jars" / name for name in _DELTA_JARS]
+    if here and all(path.is_file() for path in paths):
         joined = ":".join(map(str, paths))
         return {"spark.driver.extraClassPath": joined, "spark.executor.extraClassPath": joined}
-    return {"spark.jars.packages": DELTA_PACKAGE}
+    # Java's idea of the home folder is not always that of $HOME.
+    return {"spark.jars.packages": DELTA_PACKAGE, "spark.jars.ivy": str(_IVY)}
 
 
 @contextlib.contextmanager
-def _quiet_start() -> Iterator[None]:
+def _quiet_start(*, here: bool) -> Iterator[None]:
     """Let the JVM write its start-up chatter and its log to a file in place of the user's terminal.
 
-    The JVM inherits the file as its standard error for as long as it lives; this process gets its own back. What goes
-    wrong later reaches the user as an exception, not through the JVM's log.
+    The JVM inherits the file as its standard output and error for as long as it lives; this process gets its own back.
+    What goes wrong later reaches the user as an exception, not through the JVM's log.
+
+    Raises:
+        ConfigError: Spark did not start.
     """
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    if here:
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     log = Path(tempfile.gettempdir(), f"gym-spark-{os.getuid()}-spark.log")
-    kept = os.dup(2)
+    kept = {stream: os.dup(stream) for stream in (1, 2)}
     with log.open("ab") as file, warnings.catch_warnings():
         # Spark Connect warns of each setting that only the start of its server could take, and did.
         warnings.simplefilter("ignore")
-        os.dup2(file.fileno(), 2)
+        began = file.tell()
+        for stream in kept:
+            os.dup2(file.fileno(), stream)
         try:
             yield
+        except (PySparkException, Py4JError) as error:
+            raise ConfigError(_start_failure(log, began)) from error
         finally:
-            os.dup2(kept, 2)
-            os.close(kept)
+            for stream, own in kept.items():
+                os.dup2(own, stream)
+                os.close(own)
+
+
+def _start_failure(log: Path, began: int) -> str:
+    """Say in one sentence why Spark did not start, by what it wrote to its log from byte `began` on."""
+    written = log.read_bytes()[began:].decode(errors="replace")
+    if "unresolved dependency" in written or "UNRESOLVED DEPENDENCIES" in written:
+        return (
+            f"Delta's jars ({DELTA_PACKAGE}) could not be fetched from Maven Central and are not in {_IVY / 'jars'}; "
+            "connect this machine once, or name a mirror in the file that spark.jars.ivySettings points to."
+        )
+    return f"Spark did not start; the reason is near the end of '{log}'."
 
 
 def _check_java() -> None:

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
+
+from gym_spark.session import get_session
+from gym_spark.tables.lake import Lake
 
 ROOT = Path(__file__).parent
 
@@ -22,3 +27,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         layer = item.path.relative_to(ROOT).parts[0]
         item.add_marker(getattr(pytest.mark, layer))
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """The one session of a test run; C1 only and serial GC because the run is short (SPIKES.md)."""
+    session = get_session(
+        {
+            "spark.master": "local[4]",
+            "spark.sql.shuffle.partitions": "2",
+            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        }
+    )
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def lake(spark: SparkSession, tmp_path: Path) -> Lake:
+    """An empty lake."""
+    return Lake(spark, str(tmp_path / "lake"))

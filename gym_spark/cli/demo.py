@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -21,5 +22,6 @@ def demo(ctx: click.Context, lake: str) -> int:
     arguments = ["run", "--benchmark", "arithmetic", "--lake", lake, "--run-id", run_id, "--samples", "5"]
     code: int = evaluation.main(args=arguments, standalone_mode=False, prog_name="gym-spark eval")
     click.echo(f"\nThe lake with all of it is {Path(lake).absolute()} (Delta tables, read by any Spark).")
-    click.echo(f"Next: gym-spark eval profile --run-id {run_id} --lake {lake} --json")
+    # As it was called: `make demo` does not put the command on the user's path.
+    click.echo(f"Next: {sys.argv[0]} eval profile --run-id {run_id} --lake {lake} --json")
     return code

@@ -109,11 +109,12 @@ def collect(lake: str, resume: bool, no_preflight: bool, **fields: Any) -> int:
     from gym_spark import flow
     from gym_spark.cli.render import ProgressLine
 
-    with flow.open_endpoint(evaluation.spec, preflight=not no_preflight, say=_say) as opened:
-        place = flow.open_lake(lake, evaluation.spec.spark)
-        record = flow.start_run(place, opened, resume=resume)
+    with flow.connected(evaluation.spec, resume=resume, preflight=not no_preflight, say=_say) as (spec, connect):
+        place = flow.open_lake(lake, spec.spark)
+        record = flow.plan_run(place, spec, resume=resume)
+        flow.start_run(place, record)
         with flow.recorded(place, record):
-            progress = flow.collect(place, record, show=ProgressLine())
+            progress = flow.collect(place, record, connect, show=ProgressLine())
     click.echo(f"{record.spec.run_id}: {progress.done} rollouts collected, {sum(progress.failures.values())} failed.")
     return 0
 

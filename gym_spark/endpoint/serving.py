@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
 import sys
 import tempfile
@@ -46,6 +45,21 @@ class LocalServer:
     pid: int
 
 
+def local_server_version() -> str:
+    """Return the software that the embedded endpoint runs on, for the run's record.
+
+    Raises:
+        ConfigError: It is not installed.
+    """
+    try:
+        return f"xllamacpp {metadata.version('xllamacpp')}"
+    except metadata.PackageNotFoundError as error:
+        raise ConfigError(
+            "The embedded model server needs the package 'xllamacpp', which is not installed; run "
+            "`pip install 'gym-spark[local]'`, or give --model-url."
+        ) from error
+
+
 @contextmanager
 def local_model_server(
     threads: int = 1, parallel: int = 4, model_path: Path | None = None, context: int = CONTEXT_TOKENS
@@ -62,11 +76,7 @@ def local_model_server(
         ConfigError: `xllamacpp` or the model file is missing.
         GymSparkError: The server did not come up; the message holds the end of its log.
     """
-    if importlib.util.find_spec("xllamacpp") is None:
-        raise ConfigError(
-            "The embedded model server needs the package 'xllamacpp', which is not installed; run "
-            "`pip install 'gym-spark[local]'`, or give --model-url."
-        )
+    version = local_server_version()
     model = model_file(model_path)
     with tempfile.TemporaryDirectory(prefix="gym-spark-server-") as folder:
         log, address = Path(folder, "log"), Path(folder, "address")
@@ -81,7 +91,6 @@ def local_model_server(
         process = _start([f"--{name}={value}" for name, value in options.items()], log)
         try:
             base = _wait_until_healthy(process, address, log)
-            version = f"xllamacpp {metadata.version('xllamacpp')}"
             yield LocalServer(url=f"{base}/v1", model=model.name, server_version=version, pid=process.pid)
         finally:
             _stop(process)

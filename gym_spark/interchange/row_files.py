@@ -28,7 +28,8 @@ def exported_rows(rollouts: DataFrame, verifications: DataFrame) -> DataFrame:
     verdict = F.struct("verification_id", "state", "reward", "extracted_answer", "scores", "detail")
     judged = verifications.select(*key, verdict.alias("verification"))
     rows = rollouts.join(judged, on=key, how="left").orderBy("task_index", "rollout_index", "attempt")
-    return rows.select(F.to_json(F.struct("*"), {"ignoreNullFields": "false"}).alias("line"))
+    line = F.struct(*rollouts.columns, "verification")
+    return rows.select(F.to_json(line, {"ignoreNullFields": "false"}).alias("line"))
 
 
 def write_lines(lines: DataFrame, target: Path) -> int:

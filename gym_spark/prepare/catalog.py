@@ -101,8 +101,8 @@ def search_path(extra: Sequence[Path] = ()) -> list[Path]:
     return [*extra, *[folder for folder in shipped if folder.is_dir()][:1]]
 
 
-def find_benchmark(name: str, search: Sequence[Path]) -> Benchmark:
-    """Return the first benchmark of that name.
+def find_benchmark(name: str, search: Sequence[Path] | None = None) -> Benchmark:
+    """Return the first benchmark of that name, among the shipped ones unless `search` names the folders.
 
     Raises:
         ConfigError: no folder has that name (the message names the closest), or its files are wrong.
@@ -113,15 +113,15 @@ def find_benchmark(name: str, search: Sequence[Path]) -> Benchmark:
     return _read(folders[name])
 
 
-def list_benchmarks(search: Sequence[Path]) -> list[Benchmark]:
+def list_benchmarks(search: Sequence[Path] | None = None) -> list[Benchmark]:
     """Return every benchmark by name; where two folders share a name, the one that comes first in the search."""
     folders = _folders(search)
     return [_read(folders[name]) for name in sorted(folders)]
 
 
-def _folders(search: Sequence[Path]) -> dict[str, Path]:
+def _folders(search: Sequence[Path] | None) -> dict[str, Path]:
     found: dict[str, Path] = {}
-    for place in search:
+    for place in search_path() if search is None else search:
         for file in sorted(place.glob(f"*/{SPEC_FILE}")):
             found.setdefault(file.parent.name, file.parent)
     return found

@@ -32,7 +32,9 @@ def outcomes(planned: DataFrame, rollouts: DataFrame, verifications: DataFrame) 
         F.sum("usage.output_tokens").alias("output_tokens"),
     )
     stored = stored.select(*key, "standing.*", "input_tokens", "output_tokens")
-    judged = verifications.select(*ATTEMPT_KEY, F.col("state").alias("verdict"), "reward")
+    # Two verify jobs at once may both have judged a rollout; the newest verdict stands, and it counts once.
+    newest = F.max_by(F.struct(F.col("state").alias("verdict"), "reward"), "verified_at")
+    judged = verifications.groupBy(*ATTEMPT_KEY).agg(newest.alias("newest")).select(*ATTEMPT_KEY, "newest.*")
     return (
         planned.select(*key, "task_index")
         .join(stored, on=key, how="left")
@@ -42,37 +44,20 @@ def outcomes(planned: DataFrame, rollouts: DataFrame, verifications: DataFrame) 
     )
 
 
-def coverage_row(frame: DataFrame) -> DataFrame:
-    """Count the outcomes.
+def breakdown(frame: DataFrame) -> DataFrame:
+    """Count rollouts by what became of them.
 
     Returns:
-        One row: `planned_tasks`, `planned`, `completed`, `failed`, `missing`, `scored`, `unscored` (completed without
-        a reward), `tasks_without_score`, `input_tokens`, `output_tokens`.
+        One row per combination seen: `state`, `failure_kind`, `answer_state`, `verdict`, `is_scored`, `rollouts`, and
+        `input_tokens`, `output_tokens` (sums; null where none is known).
     """
-    is_scored = F.col("reward").isNotNull()
-    completed = F.col("state") == "completed"
-    per_task = F.countDistinct(F.when(is_scored, F.col("task_id")))
-    return frame.agg(
-        F.countDistinct("task_id").alias("planned_tasks"),
-        F.count("*").alias("planned"),
-        F.count_if(completed).alias("completed"),
-        F.count_if(F.col("state") == "failed").alias("failed"),
-        F.count_if(F.col("state") == "missing").alias("missing"),
-        F.count_if(is_scored).alias("scored"),
-        F.count_if(completed & ~is_scored).alias("unscored"),
-        (F.countDistinct("task_id") - per_task).alias("tasks_without_score"),
+    return frame.groupBy(
+        "state", "failure_kind", "answer_state", "verdict", F.col("reward").isNotNull().alias("is_scored")
+    ).agg(
+        F.count("*").alias("rollouts"),
         F.sum("input_tokens").alias("input_tokens"),
         F.sum("output_tokens").alias("output_tokens"),
     )
-
-
-def breakdown(frame: DataFrame) -> DataFrame:
-    """Count rollouts by failure kind, answer state and verdict.
-
-    Returns:
-        One row per combination seen: `failure_kind`, `answer_state`, `verdict`, `rollouts`.
-    """
-    return frame.groupBy("failure_kind", "answer_state", "verdict").agg(F.count("*").alias("rollouts"))
 
 
 def is_pass(reward: Column) -> Column:

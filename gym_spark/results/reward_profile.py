@@ -1,4 +1,4 @@
-"""Rewards per task, and their mean over the run with an error that knows repeats are not independent questions."""
+"""Rewards per task, and groups of like tasks, from which every number over the whole run follows."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from gym_spark.results.outcomes import is_pass
+from gym_spark.results.pass_at_k import pass_curve
 
 
 def task_profiles(outcomes: DataFrame) -> DataFrame:
@@ -33,30 +34,25 @@ def task_profiles(outcomes: DataFrame) -> DataFrame:
     )
 
 
-def mean_reward(profiles: DataFrame, *, n: str, mean: str) -> DataFrame:
-    """Average the reward over rollouts, with a standard error clustered by task.
-
-    A ratio estimator: with S_i the sum of task i's rewards over its n_i rollouts and m = sum S_i / sum n_i,
-    se^2 = T / (T - 1) * sum (S_i - n_i m)^2 / (sum n_i)^2 over the T tasks with n_i > 0 (Cochran 1977, §9A.7;
-    Miller 2024, "Adding Error Bars to Evals", §2.2, with the small-sample factor).
+def task_groups(profiles: DataFrame, *, max_k: int) -> DataFrame:
+    """Group tasks of equal counts: there are few such groups however many tasks there are.
 
     Args:
-        profiles: One row per task.
-        n: Column with n_i.
-        mean: Column with S_i / n_i.
+        profiles: One row per planned task (:func:`task_profiles`).
+        max_k: Largest k of pass@k.
 
     Returns:
-        One row: `tasks`, `samples`, `mean` (null if none), `se` (null below two tasks).
+        One row per (`planned`, `n`, `passes`): `tasks`, `total_mean` and `total_variance` (population) of the tasks'
+        summed rewards, `curve_planned` and `curve_scored` (pass@1 ... pass@max_k over planned and over scored
+        rollouts, unscored ones counting as no pass in the former).
     """
-    used = profiles.where(F.col(n) > 0).select(F.col(n).alias("n"), (F.col(mean) * F.col(n)).alias("total"))
-    sums = used.agg(
-        F.count("*").alias("tasks"),
-        F.coalesce(F.sum("n"), F.lit(0)).alias("samples"),
-        (F.sum("total") / F.sum("n")).alias("mean"),
+    total = F.col("strict_mean") * F.col("planned")
+    groups = profiles.groupBy("planned", "n", "passes").agg(
+        F.count("*").alias("tasks"), F.avg(total).alias("total_mean"), F.var_pop(total).alias("total_variance")
     )
-    squares = used.crossJoin(sums.select("mean")).agg(
-        F.sum((F.col("total") - F.col("n") * F.col("mean")) ** 2).alias("squares")
+    return groups.withColumns(
+        {
+            "curve_planned": pass_curve(F.col("planned"), F.col("passes"), max_k),
+            "curve_scored": pass_curve(F.col("n"), F.col("passes"), max_k),
+        }
     )
-    tasks, samples = F.col("tasks"), F.col("samples")
-    variance = tasks / (tasks - 1) * F.col("squares") / (samples * samples)
-    return sums.crossJoin(squares).select("tasks", "samples", "mean", F.when(tasks > 1, F.sqrt(variance)).alias("se"))

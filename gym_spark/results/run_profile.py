@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
+import numpy as np
 from pyspark.sql import DataFrame, Row
-from pyspark.sql import functions as F
 
-from gym_spark.results.outcomes import breakdown, coverage_row
-from gym_spark.results.pass_at_k import pass_curve
-from gym_spark.results.reward_profile import mean_reward
-from gym_spark.results.uncertainty import interval_95
+from gym_spark.results.outcomes import breakdown
+from gym_spark.results.reward_profile import task_groups
+from gym_spark.results.uncertainty import Estimate, Floats, interval_95, rollout_mean, task_mean
 
 Denominator = Literal["planned", "scored"]
 
-#: Denominator -> (column that counts a task's rollouts, column with the mean over them).
-_OVER: Final[dict[Denominator, tuple[str, str]]] = {"planned": ("planned", "strict_mean"), "scored": ("n", "mean")}
+#: Denominator -> column that counts a task's rollouts.
+_COUNTS: Final[dict[Denominator, str]] = {"planned": "planned", "scored": "n"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,67 +94,87 @@ class RunProfile:
         return json.dumps(body, indent=2, allow_nan=False)
 
 
-def coverage(outcomes: DataFrame) -> Coverage:
-    """Count outcomes against the plan; collects one row, and one per combination of failure kind and states."""
-    counts = coverage_row(outcomes).first()
-    if counts is None:
-        raise AssertionError("an aggregate without groups always has one row")
-    kinds: dict[str, dict[str, int]] = {"failure_kind": {}, "answer_state": {}, "verdict": {}}
-    for row in breakdown(outcomes).collect():
-        for column, seen in kinds.items():
-            if row[column] is not None:
-                seen[row[column]] = seen.get(row[column], 0) + row["rollouts"]
+def profile_numbers(outcomes: DataFrame, profiles: DataFrame, *, max_k: int) -> tuple[Coverage, tuple[Metric, ...]]:
+    """Compute what a run's profile shows; collects one row per combination of states and per group of like tasks.
+
+    Args:
+        outcomes: One row per planned rollout (`results.outcomes`).
+        profiles: One row per planned task (`results.reward_profile.task_profiles`), best read back from its table.
+        max_k: Largest k of pass@k: the repeats.
+    """
+    groups = task_groups(profiles, max_k=max_k).collect()
+    return _coverage(breakdown(outcomes).collect(), groups), _metrics(groups, max_k)
+
+
+def _coverage(kinds: Sequence[Row], groups: Sequence[Row]) -> Coverage:
+    def count(matches: Callable[[Row], bool]) -> int:
+        return sum(row["rollouts"] for row in kinds if matches(row))
+
+    def by(column: str) -> dict[str, int]:
+        counts: Counter[str] = Counter()
+        for row in kinds:
+            counts[row[column]] += row["rollouts"]
+        return {value: counts[value] for value in sorted(counts.keys() - {None})}
+
+    def tokens(column: str) -> int | None:
+        known = [row[column] for row in kinds if row[column] is not None]
+        return sum(known) if known else None
+
+    states = by("state")
     return Coverage(
-        **counts.asDict(),
-        failures=kinds["failure_kind"],
-        answer_states=kinds["answer_state"],
-        verdicts=kinds["verdict"],
+        planned_tasks=sum(group["tasks"] for group in groups),
+        planned=count(lambda row: True),
+        completed=states.get("completed", 0),
+        failed=states.get("failed", 0),
+        missing=states.get("missing", 0),
+        scored=count(lambda row: row["is_scored"]),
+        unscored=count(lambda row: row["state"] == "completed" and not row["is_scored"]),
+        tasks_without_score=sum(group["tasks"] for group in groups if not group["n"]),
+        input_tokens=tokens("input_tokens"),
+        output_tokens=tokens("output_tokens"),
+        failures=by("failure_kind"),
+        answer_states=by("answer_state"),
+        verdicts=by("verdict"),
     )
 
 
-def metrics(profiles: DataFrame, *, max_k: int) -> tuple[Metric, ...]:
-    """Compute the run's metrics from its stored task profiles; collects two rows per metric.
-
-    Args:
-        profiles: One row per planned task (`results.reward_profile.task_profiles`).
-        max_k: Largest k of pass@k: the repeats.
-    """
-    frames = []
-    for denominator, (count, mean) in _OVER.items():
-        curve = pass_curve(profiles, n=count, max_k=max_k)
-        rewards = mean_reward(profiles, n=count, mean=mean)
-        for frame, k in ((rewards, F.lit(0)), (curve, F.col("k"))):
-            frames.append(
-                frame.select(
-                    F.lit(denominator).alias("denominator"), k.cast("int").alias("k"), "tasks", "samples", "mean", "se"
-                )
-            )
-    joined = frames[0]
-    for frame in frames[1:]:
-        joined = joined.unionByName(frame)
-    rows = sorted(joined.collect(), key=lambda row: (row["denominator"], row["k"]))
-    return tuple(_metric(row) for row in rows)
+def _metrics(groups: Sequence[Row], max_k: int) -> tuple[Metric, ...]:
+    # A run in which nothing is scored has no numbers, also not the strict 0 that an unscored rollout counts as.
+    groups = groups if any(group["n"] for group in groups) else []
+    weights, totals, variances = (_column(groups, name) for name in ("tasks", "total_mean", "total_variance"))
+    found = []
+    for denominator, count in _COUNTS.items():
+        counts = _column(groups, count)
+        rewards = rollout_mean(totals, variances, counts, weights)
+        found.append(_metric("mean_reward", denominator, rewards, int(weights @ counts), "no rollout is scored"))
+        for k in range(1, max_k + 1):
+            values = np.array([group[f"curve_{denominator}"][k - 1] for group in groups], dtype=float)
+            rollouts = int(weights @ np.where(np.isnan(values), 0, counts))
+            missing = f"no task has {k} scored rollouts" if groups else "no rollout is scored"
+            found.append(_metric(f"pass@{k}", denominator, task_mean(values, weights), rollouts, missing))
+    return tuple(found)
 
 
-def _metric(row: Row) -> Metric:
-    name = f"pass@{row['k']}" if row["k"] else "mean_reward"
-    mean, se, tasks = row["mean"], row["se"], row["tasks"] or 0
-    reason = None
-    low = high = None
-    if mean is None:
-        reason = f"no task has {row['k']} scored rollouts" if row["k"] else "no rollout is scored"
-    elif se is None:
+def _column(groups: Sequence[Row], name: str) -> Floats:
+    return np.array([group[name] for group in groups], dtype=float)
+
+
+def _metric(name: str, denominator: Denominator, found: Estimate, rollouts: int, missing: str) -> Metric:
+    low = high = reason = None
+    if found.mean is None:
+        reason = missing
+    elif found.se is None:
         reason = "an interval needs two tasks"
     else:
-        low, high = interval_95(mean, se, tasks)
+        low, high = interval_95(found.mean, found.se, found.tasks)
     return Metric(
         name=name,
-        denominator=row["denominator"],
-        value=mean,
-        se=se,
+        denominator=denominator,
+        value=found.mean,
+        se=found.se,
         ci_low=low,
         ci_high=high,
-        n_tasks=tasks,
-        n_rollouts=row["samples"] or 0,
+        n_tasks=found.tasks,
+        n_rollouts=rollouts,
         reason=reason,
     )

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.errors import AnalysisException, PySparkException
+from py4j.protocol import Py4JError
+from pyspark.errors import AnalysisException, PySparkException, PythonException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -17,6 +18,9 @@ from pyspark.sql.types import StructType
 
 from gym_spark.errors import ConfigError, StorageError
 from gym_spark.tables.schemas import Table
+
+#: What a failing Spark call raises: pyspark gives its own type only to those of the JVM's errors that it knows.
+SPARK_ERRORS: Final = (PySparkException, Py4JError)
 
 _CATALOG_SCHEMA: Final = re.compile(r"^[A-Za-z_]\w*\.[A-Za-z_]\w*$")
 
@@ -58,10 +62,17 @@ class Lake:
             return False
 
     def ensure(self, *tables: Table) -> None:
-        """Create the tables that are missing. Done before any parallel writer starts: first writers conflict."""
+        """Create the tables that are missing. Done before any parallel writer starts: first writers conflict.
+
+        Raises:
+            ConfigError: something else is in a table's place; Delta takes whatever is there for an existing table.
+        """
         for table in tables:
             if not self.exists(table):
                 self._create(table)
+                if not self.exists(table):
+                    place = f"{self.root}/{table.name}"
+                    raise ConfigError(f"'{place}' is there but is no Delta table; move it, or name another --lake.")
 
     def _create(self, table: Table) -> None:
         columns = []
@@ -78,7 +89,7 @@ class Lake:
     def _run(self, statement: str) -> None:
         try:
             self.spark.sql(statement)
-        except PySparkException as error:
+        except SPARK_ERRORS as error:
             raise StorageError(f"The lake '{self.root}' refused: {first_line(error)}") from error
 
     def read(self, table: Table, **equals: str) -> DataFrame:
@@ -116,7 +127,7 @@ class Lake:
                 writer.saveAsTable(self.name(table))
             else:
                 writer.save(f"{self.root}/{table.name}")
-        except PySparkException as error:
+        except SPARK_ERRORS as error:
             raise StorageError(
                 f"Writing '{table.name}' in the lake '{self.root}' failed: {first_line(error)}"
             ) from error
@@ -151,5 +162,9 @@ def _indexed_columns(table: Table) -> int:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error's text: Spark's own are followed by plans and Java frames."""
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    """Return the one line of an error that says what it was: Spark adds plans, Java frames and tracebacks."""
+    java = getattr(error, "java_exception", None)
+    text = str(error) if java is None else str(java.getMessage())
+    lines = text.strip().splitlines() or [type(error).__name__]
+    # The error of a Python worker comes with its traceback, which ends with what it was.
+    return lines[-1] if isinstance(error, PythonException) else lines[0]

@@ -85,15 +85,29 @@ def get_run(lake: Lake, run_id: str) -> RunRecord:
     return record
 
 
-def check_resumable(stored: RunRecord, spec: RunSpec) -> None:
-    """Raise a `ConfigError` that names every differing key if `spec` would score other than the stored run."""
-    old, new = stored.spec.identity_parts(), spec.identity_parts()
-    changed = differences(old, new)
+def check_resumable(stored: RunRecord, wanted: RunRecord) -> None:
+    """Stop if `wanted` would not continue the stored run.
+
+    Raises:
+        ConfigError: something that can change a score differs (every such key is named), or the plan would shrink.
+    """
+    run_id = wanted.spec.run_id
+    changed = differences(stored.spec.identity_parts(), wanted.spec.identity_parts())
     if changed:
         raise ConfigError(
-            f"The run '{spec.run_id}' was made with other settings ({'; '.join(changed)}); "
+            f"The run '{run_id}' was made with other settings ({'; '.join(changed)}); "
             "use the old ones to resume it, or another --run-id."
         )
+    sizes = {
+        "tasks": (stored.planned_tasks, wanted.planned_tasks),
+        "repeats": (stored.spec.num_repeats, wanted.spec.num_repeats),
+    }
+    for what, (old, new) in sizes.items():
+        if new < old:
+            raise ConfigError(
+                f"The run '{run_id}' has {old} {what} and would be left with {new}; a resumed run can only grow, "
+                "so give the old size or a larger one, or another --run-id."
+            )
 
 
 def versions(extra: Mapping[str, str]) -> JsonObject:

@@ -1,0 +1,121 @@
+"""Staged rollouts become rows of the table, each exactly once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gym_spark.rollout.collect import Progress, adopt_leftovers, adopt_parts, staging_of
+from gym_spark.rollout.records import to_batch
+from gym_spark.rollout.staging import Staging, WorkerStatus
+from gym_spark.tables.lake import Lake
+from gym_spark.tables.schemas import ROLLOUTS
+from tests.spark.frames import RUN, Row, failure, rollout
+
+
+@pytest.fixture
+def staging(lake: Lake) -> Staging:
+    """Return the staging folder of one collect job of the run, in a lake that has its table."""
+    lake.ensure(ROLLOUTS)
+    return Staging(f"{staging_of(lake, RUN).uri}/job1")
+
+
+def stored(lake: Lake) -> list[tuple[str, int, int, str]]:
+    """Return the key and the state of every stored rollout, sorted."""
+    rows = lake.read(ROLLOUTS).select("task_id", "rollout_index", "attempt", "state").collect()
+    return sorted(tuple(row) for row in rows)
+
+
+def rows_of(task_id: str, count: int) -> list[Row]:
+    """Return so many completed repeats of one task."""
+    return [rollout(task_id, index) for index in range(count)]
+
+
+def done(task_id: str, count: int) -> list[tuple[str, int, int, str]]:
+    """Return what `stored` says of them."""
+    return [(task_id, index, 1, "completed") for index in range(count)]
+
+
+def test_parts_are_adopted_once_however_often(lake: Lake, staging: Staging) -> None:
+    """A driver that died between commit and clean-up adopts the same parts again: no row is added."""
+    staging.put_part("p0-0", to_batch(rows_of("x", 3)))
+    staging.put_part("p1-0", to_batch([rollout("y"), failure("z")]))
+    adopt_parts(lake, RUN, staging.parts())
+    wanted = [*done("x", 3), ("y", 0, 1, "completed"), ("z", 0, 1, "failed")]
+    assert stored(lake) == wanted
+    # Both again, and a later part with an old key and a new one: only the new one.
+    staging.put_part("p1-1", to_batch([rollout("y"), rollout("z", attempt=2)]))
+    assert len(staging.parts()) == 3
+    adopt_parts(lake, RUN, staging.parts())
+    assert stored(lake) == [*wanted, ("z", 0, 2, "completed")]
+
+
+def test_a_spark_task_that_ran_twice_gives_one_row_per_rollout(lake: Lake, staging: Staging) -> None:
+    """Two parts with the same keys, whole rows of one of them: never two rows, never a mixture of both."""
+    for text in ("first", "second"):
+        staging.put_part(text, to_batch([rollout("x", index, output_text=text) for index in range(3)]))
+    adopt_parts(lake, RUN, staging.parts())
+    rows = lake.read(ROLLOUTS).select("rollout_index", "output_text").collect()
+    assert sorted(row["rollout_index"] for row in rows) == [0, 1, 2]
+    assert len({row["output_text"] for row in rows}) == 1
+
+
+def test_the_same_key_in_another_run_is_another_rollout(lake: Lake, staging: Staging) -> None:
+    """What is stored of other runs has no say in what is adopted."""
+    lake.append_rows(ROLLOUTS, [rollout("x", run_id="other")])
+    staging.put_part("p0-0", to_batch([rollout("x")]))
+    adopt_parts(lake, RUN, staging.parts())
+    assert sorted(row["run_id"] for row in lake.read(ROLLOUTS).collect()) == ["other", RUN]
+
+
+def test_leftovers_of_earlier_jobs_are_adopted_and_their_folder_is_removed(lake: Lake, staging: Staging) -> None:
+    """Parts of two jobs that were killed become rows; half-written files are no parts; a clean start is fine too."""
+    adopt_leftovers(lake, RUN)
+    staging.put_part("p0-0", to_batch(rows_of("x", 2)))
+    staging.put_status(WorkerStatus(0, done=2))
+    later = Staging(f"{staging_of(lake, RUN).uri}/job2")
+    later.put_part("p0-0", to_batch([rollout("x", 1), rollout("y")]))
+    # As a kill in the middle of a write leaves them: hidden until they are whole.
+    Path(staging.uri, ".p0-1.parquet").write_bytes(b"PAR1 and no more")
+    Path(staging.uri, ".status-00001.json").write_text('{"partition": 1, "do')
+    neighbour = Staging(f"{lake.staging_root()}/other/job1")
+    neighbour.put_part("p0-0", to_batch([rollout("x", run_id="other")]))
+
+    adopt_leftovers(lake, RUN)
+    assert stored(lake) == [*done("x", 2), *done("y", 1)]
+    assert not Path(staging_of(lake, RUN).uri).exists()
+    assert len(neighbour.parts()) == 1, "another run's parts are not this run's to take"
+
+
+def test_half_written_files_are_neither_parts_nor_statuses(tmp_path: Path) -> None:
+    """A name that starts with a dot is still being written."""
+    staging = Staging(str(tmp_path / "job"))
+    assert (staging.parts(), staging.statuses()) == ([], [])
+    staging.put_part("whole", to_batch([rollout("x")]))
+    staging.put_status(WorkerStatus(0, done=1))
+    Path(staging.uri, ".half.parquet").write_bytes(b"PAR1")
+    Path(staging.uri, ".status-00001.json").write_text("{")
+    assert [Path(part).name for part in staging.parts()] == ["whole.parquet"]
+    assert [status.done for status in staging.statuses()] == [1]
+
+
+def test_progress_is_the_sum_of_the_workers_newest_statuses(tmp_path: Path) -> None:
+    """Each worker has one status, its newest; counts add up, failures by kind, the first failure is any worker's."""
+    staging = Staging(str(tmp_path / "job"))
+    staging.put_status(WorkerStatus(0, done=1, requests=1))
+    staging.put_status(WorkerStatus(0, done=5, requests=7, retries=2, in_flight=3, output_tokens=50))
+    failures = {"timeout": 2, "bad_request": 1}
+    staging.put_status(WorkerStatus(1, done=4, failures=failures, requests=6, first_failure="timeout: no answer"))
+    staging.put_status(WorkerStatus(2, done=1, failures={"timeout": 1}, in_flight=1, retries=1, output_tokens=5))
+    assert Progress.of(staging.statuses(), 20, 1.5) == Progress(
+        total=20,
+        elapsed_s=1.5,
+        done=10,
+        in_flight=4,
+        requests=13,
+        retries=3,
+        output_tokens=55,
+        failures={"timeout": 3, "bad_request": 1},
+        first_failure="timeout: no answer",
+    )

@@ -1,0 +1,294 @@
+"""A run's numbers against numbers worked out by hand."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from scipy.stats import t as student
+
+from gym_spark.results.outcomes import outcomes
+from gym_spark.results.pass_at_k import pass_at_k
+from gym_spark.results.reward_profile import task_profiles
+from gym_spark.results.run_profile import Coverage, Metric, RunProfile, profile_numbers
+from tests.spark.frames import Row, failure, frame_of, rollout, rollouts, spread, verdict, verifications
+
+PLANNED = pa.schema([("task_id", pa.string()), ("task_index", pa.int64()), ("rollout_index", pa.int32())])
+OUTCOMES = pa.schema(
+    [
+        ("task_id", pa.string()),
+        ("task_index", pa.int64()),
+        ("state", pa.string()),
+        ("reward", pa.float64()),
+        *((name, pa.string()) for name in ("failure_kind", "answer_state", "verdict")),
+        *((name, pa.int64()) for name in ("input_tokens", "output_tokens")),
+    ]
+)
+
+Rewards = Mapping[str, Sequence[float | None]]
+
+
+def planned(spark: SparkSession, repeats: Mapping[str, int]) -> DataFrame:
+    """Return a plan of so many repeats of each task."""
+    rows = [
+        {"task_id": task_id, "task_index": position, "rollout_index": index}
+        for position, (task_id, count) in enumerate(repeats.items())
+        for index in range(count)
+    ]
+    return frame_of(spark, rows, PLANNED)
+
+
+def judged(spark: SparkSession, rewards: Rewards) -> DataFrame:
+    """Return the outcomes of rollouts with these rewards; None is a rollout that never came back."""
+    rows = [
+        {"task_id": name, "task_index": at, "state": "missing" if value is None else "completed", "reward": value}
+        for at, (name, values) in enumerate(rewards.items())
+        for value in values
+    ]
+    return frame_of(spark, rows, OUTCOMES)
+
+
+def profiled(frame: DataFrame, max_k: int = 3) -> tuple[Coverage, dict[tuple[str, str], Metric]]:
+    """Return the coverage of outcomes, and the metrics by name and denominator.
+
+    Most tests share one `max_k`, since Spark compiles the plan of each anew.
+    """
+    counts, found = profile_numbers(frame, task_profiles(frame), max_k=max_k)
+    by_name: dict[tuple[str, str], Metric] = {(metric.name, metric.denominator): metric for metric in found}
+    assert len(by_name) == len(found) == 2 * (max_k + 1)
+    return counts, by_name
+
+
+def numbers(frame: DataFrame, max_k: int = 3) -> dict[tuple[str, str], Metric]:
+    """Return the metrics alone."""
+    return profiled(frame, max_k)[1]
+
+
+def by_key(frame: DataFrame) -> dict[tuple[str, int], Row]:
+    """Return outcomes by task and repeat."""
+    return {(row["task_id"], row["rollout_index"]): row.asDict() for row in frame.collect()}
+
+
+def test_p32_a_task_without_any_rollout_stays_in_the_denominator(spark: SparkSession) -> None:
+    """4 tasks x 2, rewards (1,1), (0,1), (0,0), none: planned 0.375, scored 0.5, 2 rollouts and 1 task missing."""
+    rewards = {"a": (1.0, 1.0), "b": (0.0, 1.0), "c": (0.0, 0.0)}
+    keys = [(name, index, value) for name, values in rewards.items() for index, value in enumerate(values)]
+    frame = outcomes(
+        planned(spark, {"a": 2, "b": 2, "c": 2, "d": 2}),
+        rollouts(spark, *(rollout(name, index) for name, index, _ in keys)),
+        verifications(spark, *(verdict(name, index, reward=value) for name, index, value in keys)),
+    )
+    counts, found = profiled(frame)
+    strict, scored = found["mean_reward", "planned"], found["mean_reward", "scored"]
+    assert (strict.value, strict.n_tasks, strict.n_rollouts) == (0.375, 4, 8)
+    assert (scored.value, scored.n_tasks, scored.n_rollouts) == (0.5, 3, 6)
+    assert found["pass@2", "planned"].value == pytest.approx(2 / 4)
+    assert found["pass@2", "scored"].value == pytest.approx(2 / 3)
+    assert counts == Coverage(
+        planned_tasks=4,
+        planned=8,
+        completed=6,
+        failed=0,
+        missing=2,
+        scored=6,
+        unscored=0,
+        tasks_without_score=1,
+        input_tokens=60,
+        output_tokens=30,
+        failures={},
+        answer_states={"complete": 6},
+        verdicts={"scored": 6},
+    )
+    assert counts.summary() == ("6 of 8 planned rollouts scored (75.0 %); 2 missing; 1 of 4 tasks have no score at all")
+
+
+def test_outcomes_take_the_attempt_that_stands_and_only_a_scored_reward(spark: SparkSession) -> None:
+    """The completed attempt counts, whenever it came; a verdict without score, or on another attempt, is no reward."""
+    later, earlier, lost, unclear = "later", "earlier", "lost", "unclear"
+    frame = outcomes(
+        planned(spark, {later: 1, earlier: 1, lost: 1, unclear: 2, "absent": 1}),
+        rollouts(
+            spark,
+            failure(later, attempt=1) | {"usage": {"input_tokens": 3, "output_tokens": None}},
+            rollout(later, attempt=2),
+            rollout(earlier, attempt=1, answer_state="truncated"),
+            failure(earlier, attempt=2),
+            failure(lost, attempt=1),
+            failure(lost, attempt=2, terminal=True),
+            rollout(unclear, 0),
+            rollout(unclear, 1),
+            rollout("of another plan"),
+        ),
+        verifications(
+            spark,
+            verdict(later, attempt=1, state="not_scored"),
+            verdict(later, attempt=2, reward=1.0),
+            verdict(earlier, attempt=1, reward=0.5),
+            verdict(earlier, attempt=2, state="not_scored"),
+            verdict(lost, attempt=2, state="not_scored"),
+            # A judge that failed gave no reward, whatever stands in its row.
+            verdict(unclear, 0, state="judge_failed", reward=0.0),
+            verdict("of another plan", reward=1.0),
+        ),
+    )
+    seen = {
+        key: (
+            row["state"],
+            row["failure_kind"],
+            row["answer_state"],
+            row["verdict"],
+            row["reward"],
+            row["input_tokens"],
+        )
+        for key, row in by_key(frame).items()
+    }
+    assert seen == {
+        (later, 0): ("completed", None, "complete", "scored", 1.0, 13),
+        (earlier, 0): ("completed", None, "truncated", "scored", 0.5, 10),
+        (lost, 0): ("failed", "bad_request", None, "not_scored", None, None),
+        (unclear, 0): ("completed", None, "complete", "judge_failed", None, 10),
+        (unclear, 1): ("completed", None, "complete", None, None, 10),
+        ("absent", 0): ("missing", None, None, None, None, None),
+    }
+    counts, _ = profiled(frame)
+    assert (counts.planned, counts.completed, counts.failed, counts.missing) == (6, 4, 1, 1)
+    assert (counts.scored, counts.unscored, counts.tasks_without_score) == (2, 2, 3)
+    assert (counts.input_tokens, counts.output_tokens) == (43, 20)
+    assert counts.failures == {"bad_request": 1}
+    assert counts.answer_states == {"complete": 3, "truncated": 1}
+    assert counts.verdicts == {"scored": 2, "not_scored": 1, "judge_failed": 1}
+
+
+def test_task_profiles_of_uneven_and_non_binary_rewards(spark: SparkSession) -> None:
+    """Mean over what is scored, strict mean over what is planned, sample variance from two on, full marks pass."""
+    rewards: Rewards = {"a": (0.25, 0.75, 1.0, 1.5), "b": (0.5, None), "c": (None,), "d": (-1.0, 1.0, None)}
+    rows = {row["task_id"]: row.asDict() for row in task_profiles(judged(spark, rewards)).collect()}
+    columns = ("task_index", "planned", "completed", "n", "passes", "mean", "strict_mean", "variance")
+    seen = {task_id: tuple(row[name] for name in columns) for task_id, row in rows.items()}
+    variance = sum((value - 0.875) ** 2 for value in (0.25, 0.75, 1.0, 1.5)) / 3
+    assert seen == {
+        "a": (0, 4, 4, 4, 2, 0.875, 0.875, pytest.approx(variance)),
+        "b": (1, 2, 1, 1, 0, 0.5, 0.25, None),
+        "c": (2, 1, 0, 0, 0, None, 0.0, None),
+        "d": (3, 3, 2, 2, 1, 0.0, 0.0, pytest.approx(2.0)),
+    }
+
+
+def test_metrics_of_uneven_repeats_weigh_rollouts_in_the_mean_and_tasks_in_pass_at_k(spark: SparkSession) -> None:
+    """The mean is over rollouts, its error the ratio estimator's; pass@k is over the tasks with k samples or more."""
+    rewards: Rewards = {"a": (1.0, 1.0, 0.0, 0.0), "b": (0.5, 1.0), "c": (0.0,)}
+    found = numbers(judged(spark, rewards))
+    mean = 3.5 / 7
+    squares = (2.0 - 4 * mean) ** 2 + (1.5 - 2 * mean) ** 2 + (0.0 - mean) ** 2
+    reward = found["mean_reward", "scored"]
+    assert (reward.value, reward.n_tasks, reward.n_rollouts) == pytest.approx((mean, 3, 7))
+    assert reward.se == pytest.approx(math.sqrt(3 / 2 * squares) / 7)
+    one, two, three = (found[f"pass@{k}", "scored"] for k in (1, 2, 3))
+    assert (one.value, one.n_tasks, one.n_rollouts) == pytest.approx(((0.5 + 0.5 + 0) / 3, 3, 7))
+    assert (two.value, two.n_tasks, two.n_rollouts) == pytest.approx(((5 / 6 + 1) / 2, 2, 6))
+    assert (three.value, three.n_tasks, three.n_rollouts) == pytest.approx((1.0, 1, 4))
+    assert (three.se, three.ci_low, three.reason) == (None, None, "an interval needs two tasks")
+
+
+def test_p35_pass_at_k_is_unbiased_per_task_and_undefined_beyond_the_samples(spark: SparkSession) -> None:
+    """n=5 with c=2 and c=0: pass@3 0.45; of n=2 null, with the reason; of one sample there is no pass@10."""
+    five = numbers(judged(spark, {"a": (1.0, 0.0, 1.0, 0.0, 0.0), "b": (0.0,) * 5}))
+    assert five["pass@3", "scored"].value == pytest.approx(0.45)
+    two = numbers(judged(spark, {"a": (1.0, 1.0), "b": (0.0, 1.0)}))
+    beyond = two["pass@3", "scored"]
+    assert (beyond.value, beyond.se, beyond.ci_low, beyond.ci_high, beyond.n_tasks) == (None, None, None, None, 0)
+    assert (beyond.n_rollouts, beyond.reason) == (0, "no task has 3 scored rollouts")
+    single = numbers(judged(spark, {"a": (1.0,), "b": (0.0,)}), 1)
+    assert {name for name, _ in single} == {"mean_reward", "pass@1"}
+
+
+def test_pass_at_k_equals_the_binomial_formula_on_a_grid(spark: SparkSession) -> None:
+    """Every n up to 12, c and k up to n + 1, against binomial coefficients; and large n without overflow."""
+    grid = [(n, c, k) for n in range(13) for c in range(n + 1) for k in range(1, n + 2)]
+    grid += [(1000, 1, 500), (1000, 999, 2), (1000, 3, 1000), (5000, 10, 100)]
+    frame = frame_of(
+        spark,
+        [dict(zip("nck", values, strict=True)) for values in grid],
+        pa.schema([(name, pa.int64()) for name in "nck"]),
+    )
+    value = pass_at_k(F.col("n"), F.col("c"), F.col("k"))
+    for row in frame.withColumn("value", value).collect():
+        n, c, k = row["n"], row["c"], row["k"]
+        wanted = None if k > n else pytest.approx(1 - math.comb(n - c, k) / math.comb(n, k), abs=1e-12)
+        assert row["value"] == wanted, (n, c, k)
+
+
+def test_p37_repeats_are_not_independent_questions(spark: SparkSession) -> None:
+    """4 tasks x 5, two all 1 and two all 0: error 0.2887, Student's interval over 4 tasks, in every partitioning."""
+    frame = judged(spark, {"a": (1.0,) * 5, "b": (0.0,) * 5, "c": (1.0,) * 5, "d": (0.0,) * 5})
+    found = numbers(spread(frame, 1))
+    for metric in found.values():
+        assert metric.value == pytest.approx(0.5)
+        assert metric.se == pytest.approx(0.2887, abs=5e-5)
+        half = student.ppf(0.975, 3) * math.sqrt(1 / 12)
+        assert (metric.ci_low, metric.ci_high) == pytest.approx((0.5 - half, 0.5 + half))
+        assert (metric.n_tasks, metric.n_rollouts, metric.reason) == (4, 20, None)
+    assert numbers(spread(frame, 7)) == found
+
+
+def test_p37_numbers_are_the_same_in_any_partitioning_and_order(spark: SparkSession) -> None:
+    """Rewards that binary fractions cannot hold, in 1 or 7 partitions and in any order: equal but for the last bits."""
+    rewards: Rewards = {f"t{at}": [(at * 7 + index * 3) % 10 / 10 for index in range(5)] for at in range(20)}
+    frame = judged(spark, rewards)
+    found = numbers(spread(frame, 1))
+    again = numbers(spread(frame.orderBy(F.desc("reward"), F.desc("task_id")), 7))
+    for key, metric in found.items():
+        other = again[key]
+        assert (other.n_tasks, other.n_rollouts, other.reason) == (metric.n_tasks, metric.n_rollouts, metric.reason)
+        seen = (other.value, other.se, other.ci_low, other.ci_high)
+        assert seen == pytest.approx((metric.value, metric.se, metric.ci_low, metric.ci_high), rel=1e-12)
+
+
+def test_p37_one_task_has_no_interval(spark: SparkSession) -> None:
+    """With one task nothing is known of the spread between tasks: no interval, and not one of width 0."""
+    for metric in numbers(judged(spark, {"a": (1.0, 0.0, 1.0)})).values():
+        assert metric.value is not None
+        assert (metric.se, metric.ci_low, metric.ci_high) == (None, None, None)
+        assert metric.reason == "an interval needs two tasks"
+
+
+def test_a_run_without_any_score_has_coverage_but_no_numbers(spark: SparkSession) -> None:
+    """Nothing scored is no strict 0: every value is null with a reason, beside a coverage of 0; the JSON is strict."""
+    frame = outcomes(planned(spark, {"a": 2, "b": 2}), rollouts(spark), verifications(spark))
+    counts, found = profiled(frame)
+    assert (counts.planned_tasks, counts.planned, counts.missing, counts.scored) == (2, 4, 4, 0)
+    assert (counts.fraction, counts.input_tokens, counts.output_tokens) == (0.0, None, None)
+    for metric in found.values():
+        assert (metric.value, metric.se, metric.ci_low, metric.n_tasks, metric.n_rollouts) == (None, None, None, 0, 0)
+        assert metric.reason == "no rollout is scored"
+    profile = RunProfile("r", "quiz", "1", None, "v", 3, "finished", counts, tuple(found.values()))
+    body = json.loads(profile.to_json(), parse_constant=pytest.fail)
+    assert body["coverage"]["fraction"] == 0.0
+    assert {item["value"] for item in body["metrics"]} == {None}
+    assert profile.metric("pass@1", "planned").value is None
+
+
+def test_one_score_makes_the_strict_numbers_count_everything_planned(spark: SparkSession) -> None:
+    """From the first score on, an unscored rollout of the plan is a strict 0 and absent from what is scored."""
+    counts, found = profiled(judged(spark, {"a": (1.0, None, None), "b": (None, None, None)}))
+    assert (counts.scored, counts.missing, counts.tasks_without_score) == (1, 5, 1)
+    strict, scored = found["mean_reward", "planned"], found["mean_reward", "scored"]
+    assert (strict.value, strict.n_tasks, strict.n_rollouts) == pytest.approx((1 / 6, 2, 6))
+    assert (scored.value, scored.n_tasks, scored.n_rollouts) == (1.0, 1, 1)
+    assert found["pass@2", "planned"].value == pytest.approx((2 / 3) / 2)
+    assert (found["pass@2", "scored"].value, found["pass@2", "scored"].n_rollouts) == (None, 0)
+
+
+def test_a_plan_without_tasks_has_no_numbers(spark: SparkSession) -> None:
+    """Empty input: every value is null with a reason, and coverage is 0 of 0."""
+    counts, found = profiled(outcomes(planned(spark, {}), rollouts(spark), verifications(spark)))
+    assert {(metric.value, metric.n_tasks, metric.reason) for metric in found.values()} == {
+        (None, 0, "no rollout is scored")
+    }
+    assert (counts.planned_tasks, counts.planned, counts.tasks_without_score) == (0, 0, 0)
+    assert counts.summary() == "0 of 0 planned rollouts scored (0.0 %)"

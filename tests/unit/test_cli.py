@@ -1,0 +1,83 @@
+"""Mistakes on the command line: one plain line, exit code 2, nothing written, no traceback, no Spark."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gym_spark import cli
+
+PREPARE = ["eval", "prepare", "--benchmark", "gsm8k"]
+RUN = ["eval", "run", "--benchmark", "arithmetic"]
+REMOTE = ["--model", "m", "--model-url", "http://127.0.0.1:9/v1"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["evl"], "did you mean 'eval'?"),
+        (["eval", "profil"], "'profile'"),
+        (["eval", "profile"], "--run-id"),
+        (["eval", "prepare"], "--benchmark"),
+        (["eval", "prepare", "--benchmark", "gsm8"], "did you mean 'gsm8k'?"),
+        ([*PREPARE, "--source", "nope.jsonl"], "'nope.jsonl'"),
+        ([*PREPARE, "--source", "bad.jsonl"], "bad.jsonl:2"),
+        ([*PREPARE, "--source", "good.jsonl", "--num-shards", "0"], "--num-shards"),
+        ([*PREPARE, "--source", "good.jsonl", "--prompt-config", "prompt.yaml"], "'sytem'"),
+        ([*RUN, "--num-repeats", "0"], "'num_repeats' is 0"),
+        ([*RUN, "--limit", "many"], "'many' is neither a count"),
+        ([*RUN, "--run-id", "a b"], "'run_id'"),
+        ([*RUN, "--config", "run.yaml"], "did you mean 'verifier'?"),
+        ([*RUN, "--set", "samplng.temperature=1"], "did you mean 'sampling'?"),
+        ([*RUN, "--nm-repeats", "3"], "--num-repeats"),
+        ([*RUN, *REMOTE, "--verifier", "numric"], "did you mean 'numeric'?"),
+        ([*RUN, *REMOTE, "--harness", "single_trun"], "did you mean 'single_turn'?"),
+        ([*RUN, *REMOTE, "--set", "verifier.params.tolrance=1"], "did you mean 'tolerance'?"),
+        ([*RUN, *REMOTE, "--model-api-key-env", "NO_SUCH_KEY"], "NO_SUCH_KEY"),
+        ([*RUN, "--model-url", "http://127.0.0.1:9/v1"], "--model"),
+        ([*RUN, "--model-url", "127.0.0.1:9"], "is not an http"),
+        (["list", "benchmarks", "gsm8"], "did you mean 'gsm8k'?"),
+        (["list", "verifiers", "nmeric"], "did you mean 'numeric'?"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(
+    words: list[str], said: str, capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The line names the thing and the remedy; the folder is as it was."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bad.jsonl").write_text('{"question": "q", "answer": "#### 1"}\n{bad\n')
+    (tmp_path / "good.jsonl").write_text('{"question": "q", "answer": "#### 1"}\n')
+    (tmp_path / "run.yaml").write_text("verifer: {name: numeric}\n")
+    (tmp_path / "prompt.yaml").write_text("sytem: hello\n")
+    before = sorted(tmp_path.iterdir())
+    assert cli.run(words) == 2
+    told = capfd.readouterr()
+    assert told.out == ""
+    assert len(told.err.strip().splitlines()) == 1
+    assert told.err.startswith("gym-spark: ")
+    assert said in told.err
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_dry_run_prints_the_resolved_configuration_and_does_nothing(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What would be stored with the run, and no lake."""
+    monkeypatch.chdir(tmp_path)
+    assert cli.run([*RUN, "--run-id", "r", "--temperature", "0.3", "--dry-run"]) == 0
+    assert "temperature: 0.3" in capfd.readouterr().out
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_list_shows_what_there_is(capfd: pytest.CaptureFixture[str]) -> None:
+    """As text and as JSON, all or one."""
+    assert cli.run(["list", "benchmarks"]) == 0
+    assert {"arithmetic", "gsm8k"} <= {line.split()[0] for line in capfd.readouterr().out.splitlines()}
+    assert cli.run(["list", "benchmarks", "gsm8k", "--json"]) == 0
+    assert json.loads(capfd.readouterr().out)["verifier"]["name"] == "numeric"
+    assert cli.run(["list", "verifiers", "--json"]) == 0
+    assert {"exact_match", "math", "numeric"} <= set(json.loads(capfd.readouterr().out))
+    assert cli.run(["list", "agents"]) == 0
+    assert "single_turn" in capfd.readouterr().out
