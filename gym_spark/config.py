@@ -8,12 +8,22 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_args
+from typing import Annotated, Any, Final, Literal, TypeVar, get_args, get_origin
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from gym_spark.errors import ConfigError, did_you_mean
 
@@ -22,11 +32,51 @@ IDENTITY_VERSION = 1
 
 JsonObject = dict[str, Any]
 
+#: Keys at or below which somebody may have put a secret by mistake: messages about them do not repeat the value.
+_UNSHOWN: Final = frozenset({"endpoint", "urls", "api_key_env", "spark"})
+#: An address whose parts cannot be mistaken for one another. Groups: scheme and host, which may be told, and port.
+_CLEAR_URL: Final = re.compile(
+    r"(https?://)(?:[^/?#@]*@)?((?:[\w.-]+|\[[\da-fA-F:.]+\])(?::(\d{1,5}))?)(?:/[^\s?#@]*)?(?:[?#][^@]*)?"
+)
+
+
+def _storable(value: JsonObject) -> JsonObject:
+    """Refuse what has no JSON form: the stored run could not be read back."""
+    try:
+        canonical_json(value).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"it holds something that has no JSON form ({error})") from error
+    return value
+
+
+#: The user's own JSON: body fields, parameters.
+FreeObject = Annotated[JsonObject, AfterValidator(_storable)]
+
 
 class Spec(BaseModel):
-    """Base of every configuration model: frozen, and closed to unknown keys."""
+    """Base of every configuration model: frozen, closed to unknown keys, numbers finite, booleans no numbers."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False, hide_input_in_errors=True
+    )
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_boolean_number(cls, value: Any, info: ValidationInfo) -> Any:
+        # Not pydantic's strict mode: YAML reads 1e-3 as a word, which is a number all the same.
+        if isinstance(value, bool) and info.field_name is not None:
+            kinds = _kinds(cls.model_fields[info.field_name].annotation)
+            if kinds & {int, float} and bool not in kinds:
+                raise ValueError("must be a number, not on or off (which YAML also reads from yes and no)")
+        return value
+
+
+def _kinds(annotation: Any) -> set[Any]:
+    """Return the plain types among which a union or an annotated type chooses."""
+    if get_origin(annotation) is Annotated:
+        return _kinds(annotation.__origin__)
+    inner = get_args(annotation)
+    return set().union(*map(_kinds, inner)) if inner else {annotation}
 
 
 class SamplingSpec(Spec):
@@ -39,41 +89,108 @@ class SamplingSpec(Spec):
     #: Base seed; each rollout derives its own from it, so that repeats stay different samples.
     seed: Annotated[int, Field(ge=0)] | None = None
     #: Further body fields, sent as they are (``top_k``, ``chat_template_kwargs``, ...).
-    extra: JsonObject = Field(default_factory=dict)
+    extra: FreeObject = Field(default_factory=dict)
+
+
+#: What can end a try of a model call and yet pass at another try; `endpoint.retry` holds the rules and their reasons.
+RetriedKind = Literal[
+    "unreachable",
+    "dropped",
+    "timeout",
+    "rate_limited",
+    "server_error",
+    "invalid_reply",
+    "reply_too_large",
+    "local_resources",
+]
+
+
+class RetrySpec(Spec):
+    """Changes to the retry rule of one kind of failure; what is left unset stays as `endpoint.retry` has it."""
+
+    #: Failures of this kind that end a call: 1 means no retry.
+    attempts: Annotated[int, Field(ge=1)] | None = None
+    #: Seconds from a call's first failure of this kind within which another try may begin.
+    window_s: Annotated[float, Field(ge=0)] | None = None
+
+
+class Prices(Spec):
+    """Money per million tokens, in any one currency."""
+
+    input: Annotated[float, Field(ge=0)]
+    output: Annotated[float, Field(ge=0)]
+    #: Of input tokens that the server had cached; like other input unless given.
+    cached_input: Annotated[float, Field(ge=0)] | None = None
+
+
+class BudgetSpec(Spec):
+    """What a run may spend; no further rollout is started where the next would pass a bound."""
+
+    #: In the currency of `Prices`.
+    money: Annotated[float, Field(gt=0)] | None = None
+    #: Input and output tokens together.
+    tokens: Annotated[int, Field(gt=0)] | None = None
+
+
+def _plain_url(url: str) -> str:
+    """Return an address without a slash at its end, or refuse it: one that may hold a secret, by its host alone."""
+    clear = _CLEAR_URL.fullmatch(url)
+    if any(sign in url for sign in "@?#"):
+        raise ValueError(
+            f"{f'the address of {clear[1]}{clear[2]}' if clear else 'an address (it is not shown)'} holds a user, a "
+            "password, a query or a fragment, and must have the form http(s)://host:port/v1; a key is given with "
+            "--model-api-key-env"
+        )
+    if not url.startswith(("http://", "https://")):
+        raise ValueError(f"'{url}' is not an http:// or https:// address")
+    if clear is None or int(clear[3] or 0) > 65535:
+        raise ValueError(f"'{url}' is not a URL of the form http(s)://host:port/v1")
+    return url.rstrip("/")
+
+
+def _variable_name(name: str) -> str:
+    # Some providers' keys have the form of a name (hf_...), but no name is such a mixture.
+    like_a_key = len(name) >= 20 and any(map(str.isdigit, name)) and any(map(str.islower, name))
+    if like_a_key or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+        raise ValueError(
+            "must be the name of the environment variable that holds the key, and what was given (it is not shown) "
+            "is none; if it is the key itself, put that into a variable and name the variable"
+        )
+    return name
 
 
 class EndpointSpec(Spec):
-    """An OpenAI-compatible HTTP server. Only `model`, `api` and `mode` are part of a run's identity."""
+    """An OpenAI-compatible HTTP server. Only `model` and `api` are part of a run's identity."""
 
     #: ``http(s)://host:port/v1``, one per replica. Empty: the embedded local model is started.
-    urls: tuple[str, ...] = ()
+    urls: tuple[Annotated[str, AfterValidator(_plain_url)], ...] = ()
     model: str | None = None
     api: Literal["chat", "responses"] = "chat"
     #: Name of the environment variable that holds the key; the key itself is never stored.
-    api_key_env: str | None = None
+    api_key_env: Annotated[str, AfterValidator(_variable_name)] | None = None
     #: Rollouts in flight, run-wide, over all Spark tasks.
     concurrency: Annotated[int, Field(ge=1)] = 32
     #: Clock of one request, from the moment it goes out.
     timeout_s: Annotated[float, Field(gt=0)] = 600.0
-    #: Tries of one model call that fails for a reason that may pass.
-    max_attempts: Annotated[int, Field(ge=1)] = 3
-    #: Bound on the time spent on retries of one call, counted from its first failure.
-    retry_window_s: Annotated[float, Field(ge=0)] = 60.0
-
-    @field_validator("urls")
-    @classmethod
-    def _plain_urls(cls, urls: tuple[str, ...]) -> tuple[str, ...]:
-        for url in urls:
-            if not url.startswith(("http://", "https://")):
-                raise ValueError(f"'{url}' is not an http:// or https:// address")
-        return tuple(url.rstrip("/") for url in urls)
+    #: Changes to the retry rules, by kind of failure.
+    retries: dict[RetriedKind, RetrySpec] = Field(default_factory=dict)
+    #: Requests and tokens per minute that the server grants, run-wide; not held back unless given.
+    requests_per_minute: Annotated[float, Field(gt=0)] | None = None
+    tokens_per_minute: Annotated[float, Field(gt=0)] | None = None
+    prices: Prices | None = None
+    budget: BudgetSpec | None = None
 
 
 class PartSpec(Spec):
-    """A harness or verifier by its registered name or ``module:Class``, with its parameters."""
+    """A harness or verifier by its registered name or ``module:Class``, with its parameters; a bare name is enough."""
 
     name: str
-    params: JsonObject = Field(default_factory=dict)
+    params: FreeObject = Field(default_factory=dict)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _bare_name(cls, value: Any) -> Any:
+        return {"name": value} if isinstance(value, str) else value
 
 
 class RunSpec(Spec):
@@ -87,19 +204,25 @@ class RunSpec(Spec):
     sampling: SamplingSpec = Field(default_factory=SamplingSpec)
     harness: PartSpec = Field(default_factory=lambda: PartSpec(name="single_turn"))
     verifier: PartSpec
-    num_repeats: Annotated[int, Field(ge=1)] = 1
-    #: Tasks to use: a count, or a fraction of the benchmark below 1.
+    #: Rollouts per task; their index is an int32 column.
+    num_repeats: Annotated[int, Field(ge=1, lt=2**31)] = 1
+    #: Tasks to use: a count (1), or a share of the benchmark up to all of it (1.0).
     limit: int | float | None = None
-    #: Seed of the pick that `limit` makes.
-    limit_seed: int = 0
+    #: Seed of the pick that `limit` makes; Spark hashes it as an int64.
+    limit_seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] = 0
     #: Spark settings for a session that gym-spark builds itself; an existing session is used as it is.
     spark: dict[str, str] = Field(default_factory=dict)
+
+    @field_validator("spark", mode="before")
+    @classmethod
+    def _flat_settings(cls, settings: Any) -> Any:
+        return _flattened(settings) if isinstance(settings, Mapping) else settings
 
     @field_validator("limit")
     @classmethod
     def _count_or_share(cls, limit: int | float | None) -> int | float | None:
-        if limit is not None and not (limit >= 1 if isinstance(limit, int) else 0 < limit < 1):
-            raise ValueError("must be a count of tasks from 1, or a share between 0 and 1")
+        if limit is not None and not (limit >= 1 if isinstance(limit, int) else 0 < limit <= 1):
+            raise ValueError("must be a count of tasks from 1, or a share above 0 and up to 1.0 (100%)")
         return limit
 
     def identity_parts(self) -> JsonObject:
@@ -119,6 +242,21 @@ class RunSpec(Spec):
     def identity(self) -> str:
         """Return the digest of :meth:`identity_parts`."""
         return digest(self.identity_parts())
+
+
+def _flattened(settings: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Spell nested Spark settings with dots, and their values as Spark's own files do."""
+    flat: dict[str, str] = {}
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            flat |= _flattened(value, f"{prefix}{key}.")
+        elif isinstance(value, bool):
+            flat[f"{prefix}{key}"] = str(value).lower()
+        elif isinstance(value, str | int | float):
+            flat[f"{prefix}{key}"] = str(value)
+        else:
+            raise ValueError(f"'{prefix}{key}' must be one word or number")
+    return flat
 
 
 def canonical_json(value: Any) -> str:
@@ -171,7 +309,8 @@ def _explain(model: type[BaseModel], item: Any, path: list[str]) -> str:
     if item["type"] == "missing":
         return f"required key '{'.'.join(path)}' is missing"
     message = str(item["msg"]).removeprefix("Value error, ").replace("a valid tuple", "a list")
-    return f"'{'.'.join(path)}' is {json.dumps(item['input'], default=str)}: {message[0].lower()}{message[1:]}"
+    seen = "" if path[-1] in _UNSHOWN else f" is {json.dumps(item['input'], default=str)}"
+    return f"'{'.'.join(path)}'{seen}: {message[0].lower()}{message[1:]}"
 
 
 def _keys_at(model: type[BaseModel], path: Sequence[str]) -> list[str]:
@@ -187,18 +326,14 @@ def _keys_at(model: type[BaseModel], path: Sequence[str]) -> list[str]:
 
 
 def read_yaml(path: Path) -> JsonObject:
-    """Read a YAML mapping, or raise a `ConfigError` that names the file and line."""
+    """Read a YAML mapping, or raise a `ConfigError` that names the file and line, or the key."""
     try:
-        loaded = yaml.safe_load(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
         raise ConfigError(f"There is no file '{path}'; check the path.") from error
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"'{path}' cannot be read as text ({error}).") from error
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f" line {mark.line + 1}" if mark is not None else ""
-        problem = getattr(error, "problem", None) or "not valid YAML"
-        raise ConfigError(f"'{path}'{line} is not valid YAML: {problem}.") from error
+    loaded = _load(text, f"'{path}'")
     if loaded is None:
         return {}
     if not isinstance(loaded, dict):
@@ -206,18 +341,41 @@ def read_yaml(path: Path) -> JsonObject:
     return loaded
 
 
+class _Loader(yaml.SafeLoader):
+    """Reads YAML whose keys are text, as JSON's are."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        for key, _ in node.value:
+            if key.tag not in ("tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"):
+                problem = f"the key '{key.value}' is not read as text; write it in quotes"
+                raise yaml.constructor.ConstructorError(problem=problem, problem_mark=key.start_mark)
+        return super().construct_mapping(node, deep=deep)
+
+
+def _load(text: str, where: str) -> Any:
+    try:
+        return yaml.load(text, _Loader)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f" line {mark.line + 1}" if mark is not None else ""
+        problem = getattr(error, "problem", None) or "not valid YAML"
+        raise ConfigError(f"{where}{line} is not valid YAML: {problem}.") from error
+    except (ValueError, RecursionError) as error:  # such as a date that does not exist
+        raise ConfigError(f"{where} is not valid YAML: {error}.") from error
+
+
 def parse_overrides(assignments: Sequence[str]) -> JsonObject:
-    """Turn ``a.b=value`` assignments into a nested object; values are read as YAML (``1``, ``true``, ``[a, b]``)."""
+    """Turn ``a.b=value`` assignments into a nested object; values are read as YAML (``1``, ``true``, ``[a, b]``).
+
+    What follows ``spark.`` is one key, for the names of Spark's settings have dots.
+    """
     merged: JsonObject = {}
     for assignment in assignments:
         key, sign, text = assignment.partition("=")
         if not sign or not key:
             raise ConfigError(f"--set takes KEY=VALUE, not '{assignment}'.")
-        try:
-            value: Any = yaml.safe_load(text)
-        except yaml.YAMLError as error:
-            raise ConfigError(f"--set {key}: '{text}' is not a YAML value.") from error
-        for part in reversed(key.split(".")):
+        value: Any = _load(text, f"--set {key}")
+        for part in reversed(key.split(".", 1 if key.startswith("spark.") else -1)):
             value = {part: value}
         merged = merge(merged, value)
     return merged

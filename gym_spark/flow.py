@@ -5,182 +5,95 @@ Each takes a specification or a run id and the lake, and leaves its result there
 
 from __future__ import annotations
 
-import contextlib
-import functools
-import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from gym_spark.config import EndpointSpec, PartSpec, RunSpec
-from gym_spark.endpoint.client import key_from_environment
-from gym_spark.endpoint.model_file import model_file
-from gym_spark.endpoint.preflight import check_endpoint
-from gym_spark.endpoint.serving import local_model_server, local_server_version
-from gym_spark.errors import ConfigError
-from gym_spark.harness.base import load_harness
+from gym_spark.config import EndpointSpec, RunSpec
+from gym_spark.connection import Connect, Say, connected
 from gym_spark.interchange.row_files import exported_rows, write_lines
+from gym_spark.ledger import plan_run, recorded
 from gym_spark.prepare.catalog import Benchmark
-from gym_spark.prepare.limits import limit_count
 from gym_spark.prepare.prompts import PromptSpec
-from gym_spark.prepare.publish import BenchmarkVersion, find_version, get_version, publish
+from gym_spark.prepare.publish import BenchmarkVersion, find_version, publish, version_of
 from gym_spark.prepare.sources import resolve_source
-from gym_spark.prepare.tasks import build_tasks
+from gym_spark.prepare.tasks import PreparedTasks, build_tasks
 from gym_spark.results.outcomes import outcomes
 from gym_spark.results.reward_profile import task_profiles
 from gym_spark.results.run_profile import RunProfile, profile_numbers
 from gym_spark.results.samples import Sample, sample_of, sampled
-from gym_spark.rollout.collect import (
-    Progress,
-    adopt_leftovers,
-    free_slots,
-    run_collect_job,
-    staging_of,
-    worker_count,
-)
+from gym_spark.rollout.adoption import adopt_leftovers, claimed, in_share, staging_of
+from gym_spark.rollout.collect import free_slots, run_collect_job, worker_count
 from gym_spark.rollout.plan import chosen_tasks, pending_rollouts, planned_rollouts
+from gym_spark.rollout.progress import Progress
+from gym_spark.rollout.share import WHOLE, Share
+from gym_spark.rollout.spending import estimate_of, in_words, spent_before
 from gym_spark.rollout.staging import Staging
 from gym_spark.rollout.worker import CollectJob
 from gym_spark.session import get_session
 from gym_spark.tables.lake import Lake
-from gym_spark.tables.runs import RunRecord, check_resumable, find_run, record_run, versions
-from gym_spark.tables.schemas import METRICS, ROLLOUTS, RUNS, TASK_PROFILES, TASKS, VERIFICATIONS
-from gym_spark.verify.base import load_verifier, verifier_digest
+from gym_spark.tables.runs import RunRecord, find_run
+from gym_spark.tables.schemas import METRICS, ROLLOUTS, TASK_PROFILES, TASKS, VERIFICATIONS
 from gym_spark.verify.stage import unverified, verdicts
 
 #: Wall-clock limit of one verdict in a child process.
 VERIFY_LIMIT_S: Final = 10.0
 
 Show = Callable[[Progress], None]
-Say = Callable[[str], None]
 
 
 def no_progress(progress: Progress) -> None:
     """Show nothing, for a program that nobody watches."""
 
 
-def open_lake(lake: str | Lake, settings: Mapping[str, str] | None = None) -> Lake:
+def no_mean() -> float | None:
+    """Verify nothing, so there is no mean reward yet."""
+    return None
+
+
+def open_lake(lake: str | Lake, settings: Mapping[str, str] | None = None, *, say: Say = print) -> Lake:
     """Return the lake at a root, on the running Spark session or on one that is built now with `settings`."""
-    return lake if isinstance(lake, Lake) else Lake(get_session(settings), lake)
+    return lake if isinstance(lake, Lake) else Lake(get_session(settings, say=say), lake)
 
 
-def prepare(
+def draft(
     benchmark: Benchmark,
-    lake: str | Lake,
     *,
     sources: Sequence[Path] = (),
     prompt: PromptSpec | None = None,
     num_shards: int | None = None,
     drop_duplicates: bool = False,
-) -> BenchmarkVersion:
-    """Build a benchmark's tasks and store them as one version.
+) -> PreparedTasks:
+    """Build a benchmark's tasks in memory; no Spark, nothing is written.
 
     Args:
         benchmark: The benchmark (`prepare.catalog.find_benchmark`).
-        lake: The lake, or its root: it is opened only when the tasks are built, so a wrong source starts no Spark.
         sources: Local files to read in place of the benchmark's address.
         prompt: Replaces the benchmark's own prompt.
         num_shards: Shards to make, in place of the number that follows from the size.
         drop_duplicates: Leave byte-equal source rows out.
 
     Raises:
-        ConfigError: a source, script, prompt or row is wrong; nothing is written.
+        ConfigError: a source, script, prompt or row is wrong.
     """
-    prepared = build_tasks(
+    return build_tasks(
         benchmark,
         resolve_source(benchmark.spec.source, sources),
         prompt=prompt,
         num_shards=num_shards,
         drop_duplicates=drop_duplicates,
     )
-    return publish(open_lake(lake), prepared)
 
 
-def check_parts(spec: RunSpec) -> RunSpec:
-    """Return the specification with the model named, after checking all that can be wrong without asking anyone.
-
-    Raises:
-        ConfigError: the harness, verifier or their parameters are wrong, or no model is named.
-    """
-    load_harness(spec.harness)
-    load_verifier(spec.verifier.name, spec.verifier.params)
-    endpoint = spec.endpoint
-    if endpoint.urls and endpoint.model is None:
-        raise ConfigError(f"Name the model that {endpoint.urls[0]} serves with --model.")
-    if not endpoint.urls:
-        local_server_version()
-        served = model_file().name
-        if endpoint.model not in (None, served):
-            raise ConfigError(
-                f"The embedded endpoint serves '{served}', not '{endpoint.model}'; "
-                "leave --model out, or give the address of yours with --model-url."
-            )
-        endpoint = endpoint.model_copy(update={"model": served})
-    return spec.model_copy(update={"endpoint": endpoint})
-
-
-@contextlib.contextmanager
-def open_endpoint(spec: RunSpec, *, preflight: bool = True, say: Say = print) -> Iterator[EndpointSpec]:
-    """Make sure that the run's endpoint answers; without an address, serve the small local model for the while.
-
-    Raises:
-        ConfigError: the endpoint is down, or refuses the key or the model.
-    """
-    with contextlib.ExitStack() as stack:
-        endpoint = spec.endpoint
-        if not endpoint.urls:
-            server = stack.enter_context(local_model_server())
-            endpoint = endpoint.model_copy(update={"urls": (server.url,)})
-            say(f"Serving {server.model} on this machine with {server.server_version}.")
-        if preflight:
-            warning = check_endpoint(endpoint, spec.sampling, key_from_environment(endpoint))
-            if warning:
-                say(f"Warning: {warning}.")
-        yield endpoint
-
-
-def verification_id_of(verifier: PartSpec) -> str:
-    """Return the name of the verification that this verifier configuration makes."""
-    return f"{verifier.name.replace(':', '.')}-{verifier_digest(verifier.name, verifier.params)[:8]}"
-
-
-def plan_run(lake: Lake, spec: RunSpec, *, resume: bool) -> RunRecord:
-    """Return the run as it is planned, or stop because it exists, or would not continue what is stored. Writes nothing.
-
-    Raises:
-        ConfigError: the benchmark is not prepared; the run exists and `resume` is not set; its identity differs; it
-            would shrink.
-    """
-    stored = find_run(lake, spec.run_id)
-    if stored is not None and not resume:
-        raise ConfigError(
-            f"The run '{spec.run_id}' exists ({stored.status}); add --resume to complete it, or take another --run-id."
-        )
-    version = get_version(lake, spec.benchmark, spec.dataset_version)
-    spec = spec.model_copy(update={"dataset_version": version.version})
-    count = limit_count(spec.limit, version.tasks) if spec.limit is not None else version.tasks
-    served = {} if spec.endpoint.urls else {"server": local_server_version()}
-    record = RunRecord(
-        spec=spec,
-        status="running",
-        verification_id=verification_id_of(spec.verifier),
-        planned_tasks=count,
-        planned_rollouts=count * spec.num_repeats,
-        versions=versions({"spark": lake.spark.version, **served}),
-    )
-    if stored is not None:
-        check_resumable(stored, record)
-    return record
-
-
-def start_run(lake: Lake, record: RunRecord) -> None:
-    """Make the tables that are missing and record the run as running."""
-    lake.ensure(RUNS, ROLLOUTS, VERIFICATIONS, TASK_PROFILES, METRICS)
-    record_run(lake, record)
+def prepare(benchmark: Benchmark, lake: str | Lake, *, sources: Sequence[Path] = ()) -> BenchmarkVersion:
+    """Build a benchmark's tasks and store them as one version; the lake is opened only when they are built."""
+    drafted = draft(benchmark, sources=sources)
+    return publish(open_lake(lake), drafted)
 
 
 def tasks_of(lake: Lake, record: RunRecord) -> DataFrame:
@@ -198,32 +111,67 @@ def planned(lake: Lake, record: RunRecord) -> DataFrame:
     return planned_rollouts(chosen, num_repeats=record.spec.num_repeats)
 
 
-def collect(lake: Lake, record: RunRecord, connect: Callable[[], EndpointSpec], *, show: Show) -> Progress:
+def collect(
+    lake: Lake,
+    record: RunRecord,
+    connect: Connect,
+    *,
+    share: Share = WHOLE,
+    show: Show = no_progress,
+    say: Say = print,
+    follow: Callable[[], float | None] = no_mean,
+) -> Progress:
     """Do the planned rollouts that are not stored yet; each becomes one row of `rollouts`, failures included.
 
     Args:
         lake: Where they are stored.
         record: The run.
         connect: Returns the endpoint with its addresses; called only if there is something to do.
+        share: The part of the run to do.
         show: Told where the run stands, about twice a second.
+        say: Told how much is stored already.
+        follow: Called after each adoption of finished rollouts; returns the mean reward so far.
     """
     spec = record.spec
-    adopt_leftovers(lake, spec.run_id)
-    todo = pending_rollouts(planned(lake, record), lake.read(ROLLOUTS, run_id=spec.run_id))
-    total = todo.count()
-    if not total:
-        return Progress(total=0, elapsed_s=0.0)
-    endpoint = connect()
-    job = CollectJob(
+    with claimed(staging_of(lake, spec.run_id), share) as (staging, beat):
+        adopt_leftovers(lake, spec.run_id, staging, share)
+        mine = planned(lake, record).where(in_share(share))
+        todo = pending_rollouts(mine, lake.read(ROLLOUTS, run_id=spec.run_id))
+        total, whole = todo.count(), mine.count()
+        if total < whole:
+            sent = "" if total else "; no request was sent"
+            say(f"{whole - total} of {whole} planned rollouts are stored already, or failed for good{sent}.")
+        if not total:
+            return Progress(total=0, elapsed_s=0.0)
+        beat.total = total
+        rows = todo.join(tasks_of(lake, record).select("task_id", "responses_create_params"), on="task_id")
+        job = _job(lake, record, connect(), share, rows, staging, say)
+        return run_collect_job(lake, rows, job, share=share, beat=beat, show=show, follow=follow)
+
+
+def _job(
+    lake: Lake, record: RunRecord, endpoint: EndpointSpec, share: Share, rows: DataFrame, staging: Staging, say: Say
+) -> CollectJob:
+    """Settle what the workers need to know; says what the run may cost where that is asked for."""
+    spec, total = record.spec, rows.count()
+    # The limit is the whole run's: jobs that share the run out share it too.
+    endpoint = endpoint.model_copy(update={"concurrency": max(1, endpoint.concurrency // share.of)})
+    money, tokens = 0.0, 0
+    if endpoint.budget is not None:
+        money, tokens = spent_before(lake.read(ROLLOUTS, run_id=spec.run_id), endpoint)
+    if endpoint.budget is not None or endpoint.prices is not None:
+        bound = spec.sampling.max_output_tokens
+        say(f"Estimate: {in_words(estimate_of(rows, endpoint, rollouts=total, max_output_tokens=bound))}.")
+    return CollectJob(
         run_id=spec.run_id,
         endpoint=endpoint,
         sampling=spec.sampling,
         harness=spec.harness,
         workers=worker_count(free_slots(lake.spark), endpoint.concurrency, total),
-        staging=Staging(f"{staging_of(lake, spec.run_id).uri}/{uuid.uuid4().hex[:12]}"),
+        staging=staging,
+        spent_money=money,
+        spent_tokens=tokens,
     )
-    rows = todo.join(tasks_of(lake, record).select("task_id", "responses_create_params"), on="task_id")
-    return run_collect_job(lake, rows, job, total=total, show=show)
 
 
 def verify(lake: Lake, record: RunRecord) -> None:
@@ -259,9 +207,18 @@ def profile(lake: Lake, record: RunRecord) -> RunProfile:
         verification_id=verification_id,
         num_repeats=record.spec.num_repeats,
         status=record.status,
+        stopped=None,
         coverage=covered,
         metrics=numbers,
     )
+
+
+def mean_so_far(lake: Lake, record: RunRecord) -> float | None:
+    """Verify what is stored, and return the mean reward of all that is verified; for the progress."""
+    verify(lake, record)
+    judged = lake.read(VERIFICATIONS, run_id=record.spec.run_id, verification_id=record.verification_id)
+    row = judged.agg(F.avg("reward").alias("mean")).first()
+    return None if row is None else row["mean"]
 
 
 def run(
@@ -271,59 +228,50 @@ def run(
     *,
     sources: Sequence[Path] = (),
     resume: bool = False,
+    share: Share = WHOLE,
     preflight: bool = True,
+    judge: bool = True,
     show: Show = no_progress,
     say: Say = print,
 ) -> RunProfile:
-    """Run one evaluation from end to end; a benchmark that the lake does not have is prepared first."""
+    """Run one evaluation from end to end; a benchmark that the lake does not have is prepared first.
+
+    Args:
+        spec: The run (`resolve.resolve_run`).
+        benchmark: Its benchmark.
+        lake: The lake, or its root.
+        sources: Local files to prepare the benchmark from.
+        resume: Continue the run if it exists.
+        share: The part of the run to do, of several parallel jobs.
+        preflight: Send one tiny request first, to check key and model.
+        judge: Verify what was collected; without, the rollouts are stored and nothing is scored.
+        show: Told where the run stands, about twice a second.
+        say: Told what is going on.
+
+    Raises:
+        ConfigError: something the user gave is wrong; no rollout was paid for.
+        StorageError: Spark or the storage gave up; what was finished is stored.
+    """
+    drafted = draft(benchmark, sources=sources) if sources else None
     with connected(spec, resume=resume, preflight=preflight, say=say) as (spec, connect):
-        place = open_lake(lake, spec.spark)
+        place = open_lake(lake, spec.spark, say=say)
         if find_run(place, spec.run_id) is None:
             connect()
         known = find_version(place, spec.benchmark, spec.dataset_version)
-        if (sources or known is None) and (stored := prepare(benchmark, place, sources=sources)) != known:
-            say(f"Prepared {stored.benchmark}: {stored.tasks} tasks, version {stored.version}.")
-        record = plan_run(place, spec, resume=resume)
-        start_run(place, record)
-        with recorded(place, record):
-            if not collect(place, record, connect, show=show).total:
-                say("Every planned rollout is stored already; no request was sent.")
-            verify(place, record)
-            return profile(place, replace(record, status="finished"))
-
-
-@contextlib.contextmanager
-def connected(
-    spec: RunSpec, *, resume: bool, preflight: bool, say: Say
-) -> Iterator[tuple[RunSpec, Callable[[], EndpointSpec]]]:
-    """Check the specification, and give a function that opens its endpoint once and returns it.
-
-    A new run opens it here, before any Spark stage; one that is resumed when it turns out that something is left to do.
-    """
-    spec = check_parts(spec)
-    with contextlib.ExitStack() as stack:
-
-        @functools.cache
-        def connect() -> EndpointSpec:
-            return stack.enter_context(open_endpoint(spec, preflight=preflight, say=say))
-
-        if not resume:
-            connect()
-        yield spec, connect
-
-
-@contextlib.contextmanager
-def recorded(lake: Lake, record: RunRecord) -> Iterator[None]:
-    """Record how the enclosed work on a run ended."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        record_run(lake, replace(record, status="interrupted"))
-        raise
-    except BaseException as error:
-        record_run(lake, replace(record, status="failed"), error=str(error)[:2000])
-        raise
-    record_run(lake, replace(record, status="finished"))
+        if drafted is None and known is None:
+            drafted = draft(benchmark)
+        version = known if drafted is None else version_of(drafted)
+        record = plan_run(place, spec, version, resume=resume, share=share)
+        # Only now is anything written: a run that is refused leaves the lake as it was.
+        if drafted is not None and publish(place, drafted) != known:
+            say(f"Prepared {spec.benchmark}: {drafted.table.num_rows} tasks, version {drafted.version}.")
+        with recorded(place, record) as end:
+            follow = partial(mean_so_far, place, record) if judge else no_mean
+            done = collect(place, record, connect, share=share, show=show, say=say, follow=follow)
+            if judge:
+                say("Verifying what is new, and computing the numbers.")
+                verify(place, record)
+            return end(profile(place, record), done.stopped)
 
 
 def _stamped(frame: DataFrame, constants: Mapping[str, str]) -> DataFrame:
@@ -342,7 +290,7 @@ def samples(lake: Lake, record: RunRecord, *, count: int) -> list[Sample]:
 
 
 def export_rows(lake: Lake, record: RunRecord, target: Path) -> int:
-    """Write the run's rollouts and verdicts as JSON Lines; returns how many lines."""
+    """Write the run's rollouts with their tasks and verdicts as JSON Lines; returns how many lines."""
     here = {"run_id": record.spec.run_id}
     judged = lake.read(VERIFICATIONS, verification_id=record.verification_id, **here)
-    return write_lines(exported_rows(lake.read(ROLLOUTS, **here), judged), target)
+    return write_lines(exported_rows(lake.read(ROLLOUTS, **here), tasks_of(lake, record), judged), target)

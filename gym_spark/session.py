@@ -6,11 +6,13 @@ import contextlib
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -30,16 +32,20 @@ _JDK_REMEDY: Final = "install JDK 17 or 21 (Debian: apt-get install openjdk-17-j
 
 #: What makes Delta fast on one machine: SPIKES.md measured each.
 _LOCAL: Final = {
+    "spark.driver.memory": "4g",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.shuffle.partitions": "4",
     "spark.databricks.delta.snapshotPartitions": "1",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "500",
+    "spark.sql.execution.arrow.maxBytesPerBatch": "16m",
     "spark.sql.parquet.compression.codec": "zstd",
     "spark.sql.session.timeZone": "UTC",
     # One task that calls a model must not run twice at once (DESIGN.md §7).
     "spark.speculation": "false",
     "spark.log.level": "ERROR",
+    # Not below the working folder: nothing is stored there, but Spark makes it.
+    "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir(), f"gym-spark-{os.getuid()}-warehouse")),
 }
 #: Where every part of Spark runs on this machine, none of it listens to the network.
 _LOOPBACK: Final = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
@@ -49,12 +55,15 @@ _DELTA: Final = {
 }
 
 
-def get_session(settings: Mapping[str, str] | None = None) -> SparkSession:
+def get_session(
+    settings: Mapping[str, str] | None = None, *, say: Callable[[str], None] = lambda text: None
+) -> SparkSession:
     """Return the running session, or build one.
 
     Args:
         settings: Spark settings for a session that is built here, on top of the local defaults; `spark.master` and
             `spark.remote` choose where. They do not change a session that already exists.
+        say: Told that Spark starts, which takes seconds.
 
     Raises:
         ConfigError: no usable Java, Spark does not start, or the running session has no Delta.
@@ -70,6 +79,7 @@ def get_session(settings: Mapping[str, str] | None = None) -> SparkSession:
         builder = SparkSession.builder.remote(remote) if remote else SparkSession.builder
         return _with_delta(builder.getOrCreate())
     _check_java()
+    say("Starting Spark.")
     master = wanted.pop("spark.master", None)
     here = (remote or master or "local").startswith("local")
     conf = {**_LOCAL, **(_LOOPBACK if here else {}), **_DELTA, **_jars(here=here), **wanted}
@@ -77,7 +87,7 @@ def get_session(settings: Mapping[str, str] | None = None) -> SparkSession:
     builder = builder.remote(remote) if remote else builder.master(master or _local_master())
     for key, value in conf.items():
         builder = builder.config(key, value)
-    with _quiet_start(here=here):
+    with _interrupts_afterwards(), _quiet_start(here=here):
         return _with_delta(builder.getOrCreate())
 
 
@@ -89,7 +99,8 @@ def _submitted() -> bool:
 def _local_master() -> str:
     # Two slots more than cores: collection tasks wait for the network, and the driver's adoption of finished
     # rollouts needs a slot while they hold theirs.
-    return f"local[{(os.cpu_count() or 2) + 2}]"
+    # And four tries of a task, for a Python worker that dies: local Spark would give up at the first.
+    return f"local[{(os.cpu_count() or 2) + 2},4]"
 
 
 def _jars(*, here: bool) -> dict[str, str]:
@@ -103,6 +114,27 @@ def _jars(*, here: bool) -> dict[str, str]:
         return {"spark.driver.extraClassPath": joined, "spark.executor.extraClassPath": joined}
     # Java's idea of the home folder is not always that of $HOME.
     return {"spark.jars.packages": DELTA_PACKAGE, "spark.jars.ivy": str(_IVY)}
+
+
+@contextlib.contextmanager
+def _interrupts_afterwards() -> Iterator[None]:
+    """Let Ctrl-C take effect once Spark is up, and then as a plain `KeyboardInterrupt`.
+
+    Interrupted in the middle of its start, Spark leaves a JVM behind that waits for nobody. And pyspark's own handler
+    calls into the JVM from wherever the interrupt struck, which fails inside another such call; what an interrupted
+    job needs is cancelled where it was started (`rollout.collect`).
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    struck: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: struck.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if struck:
+        raise KeyboardInterrupt
 
 
 @contextlib.contextmanager

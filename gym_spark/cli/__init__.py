@@ -32,8 +32,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return _complain(str(error), 2)
     except GymSparkError as error:
         return _complain(str(error), 1)
-    except (KeyboardInterrupt, click.Abort):
-        return _complain("Interrupted; what was finished is stored.", _INTERRUPTED)
+    except (KeyboardInterrupt, click.Abort) as interrupt:
+        return _complain(str(interrupt) or "Interrupted.", _INTERRUPTED)
     return code if isinstance(code, int) else 0
 
 

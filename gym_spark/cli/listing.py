@@ -31,11 +31,16 @@ def benchmarks(name: str | None, search_dirs: tuple[Path, ...], as_json: bool) -
         declared = find_benchmark(name, search).spec.model_dump(mode="json", exclude_defaults=True)
         click.echo(json.dumps(declared) if as_json else yaml.safe_dump(declared, sort_keys=False).rstrip())
         return
-    specs = [found.spec for found in list_benchmarks(search)]
+    faulty: list[ConfigError] = []
+    specs = [found.spec for found in list_benchmarks(search, faulty=faulty)]
     if as_json:
         click.echo(json.dumps([spec.model_dump(mode="json", exclude_defaults=True) for spec in specs]))
-        return
-    _table({spec.name: f"{spec.domain}; {spec.verifier.name}; {spec.description}" for spec in specs})
+    else:
+        _table({spec.name: f"{spec.domain}; {spec.verifier.name}; {spec.description}" for spec in specs})
+    for error in faulty:
+        click.echo(f"gym-spark: {error}", err=True)
+    if faulty:
+        click.get_current_context().exit(2)
 
 
 @listing.command()

@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar
 import click
 
 from gym_spark.config import JsonObject, merge
+from gym_spark.tables.location import location_of
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 _File = click.Path(path_type=Path)
@@ -30,8 +31,14 @@ class Limit(click.ParamType[int | float]):
             self.fail(f"'{text}' is neither a count of tasks nor a share like 0.1 or 10%.", param, ctx)
 
 
+def _checked_lake(ctx: click.Context, param: click.Parameter, value: str) -> str:
+    location_of(value)
+    return value
+
+
 lake = click.option(
     "--lake",
+    callback=_checked_lake,
     envvar="GYM_SPARK_LAKE",
     default="./lake",
     show_default=True,
@@ -47,6 +54,12 @@ source = click.option(
 run_id = click.option("--run-id", metavar="ID", required=True, help="Name of the run.")
 as_json = click.option("--json", "as_json", is_flag=True, help="Print strict JSON in place of the table.")
 samples = click.option("--samples", type=click.IntRange(min=0), default=0, help="Rollouts to print in full.")
+shards = click.option(
+    "--shards",
+    default="1/1",
+    metavar="I/N",
+    help="Take share I of N parallel jobs of one run; --concurrency is the limit of all of them together.",
+)
 resume = click.option("--resume", is_flag=True, help="Complete a run that exists; stored rollouts are not done again.")
 strict = click.option("--strict", is_flag=True, help="Exit 1 unless every planned rollout is scored.")
 no_preflight = click.option(

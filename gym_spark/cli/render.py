@@ -10,10 +10,11 @@ from collections.abc import Sequence
 import click
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from gym_spark.results.run_profile import Metric, RunProfile
 from gym_spark.results.samples import Sample
-from gym_spark.rollout.collect import Progress
+from gym_spark.rollout.progress import Progress
 
 #: Between two progress lines where there is no terminal to redraw.
 _LINE_SECONDS = 10.0
@@ -21,39 +22,50 @@ _LINE_SECONDS = 10.0
 
 def profile_table(profile: RunProfile, console: Console) -> None:
     """Print the headline numbers: over the plan with their interval, and over what was scored."""
-    table = Table(title=f"{profile.run_id}: {profile.benchmark} on {profile.model}", title_justify="left")
+    # Names are the user's, and a model may be called "m[/x]": every text is a Text, in which rich reads no markup.
+    title = Text(f"{profile.run_id}: {profile.benchmark} on {profile.model}", style="table.title")
+    table = Table(title=title, title_justify="left")
     table.add_column("metric")
     table.add_column("over the plan", justify="right")
     table.add_column("95 % interval", justify="right")
     table.add_column("over scored only", justify="right")
     for planned in (metric for metric in profile.metrics if metric.denominator == "planned"):
         scored = profile.metric(planned.name, "scored")
-        table.add_row(planned.name, _value(planned), _interval(planned), _value(scored))
+        cells = (planned.name, _number(planned.value), _interval(planned), _number(scored.value))
+        table.add_row(*map(Text, cells))
     console.print(table)
-    console.print(f"Coverage: {profile.coverage.summary()}.", highlight=False)
+    for line in _remarks(profile):
+        console.print(Text(line))
+
+
+def _remarks(profile: RunProfile) -> list[str]:
+    """Return what stands below the table, a line each: coverage, answers, failures, what has no number and why."""
+    lines = [f"Coverage: {profile.coverage.summary()}."]
     states = profile.coverage.answer_states
     if set(states) - {"complete"}:
-        console.print(
+        lines.append(
             f"Answers: {states.get('complete', 0)} of {sum(states.values())} complete; "
             + ", ".join(f"{count} {state}" for state, count in sorted(states.items()) if state != "complete")
-            + ".",
-            highlight=False,
+            + f"; mean reward of the complete ones: {_number(profile.coverage.mean_of_complete)}."
         )
+    for verdict, reason in profile.coverage.reasons.items():
+        if verdict != "not_scored":
+            lines.append(f"Not scored: {profile.coverage.verdicts[verdict]} {verdict}, such as: {reason}")
     if profile.coverage.failures:
         failures = ", ".join(f"{count} {kind}" for kind, count in sorted(profile.coverage.failures.items()))
-        console.print(f"Failures: {failures}.", highlight=False)
-    reasons = {metric.reason for metric in profile.metrics if metric.reason}
-    for reason in sorted(reasons):
-        console.print(f"n/a: {reason}.", highlight=False)
-    console.print(
+        lines.append(f"Failures: {failures}.")
+    if profile.stopped:
+        lines.append(f"Stopped early: {profile.stopped}; --resume goes on.")
+    lines += [f"n/a: {reason}." for reason in sorted({metric.reason for metric in profile.metrics if metric.reason})]
+    lines.append(
         f"{profile.coverage.planned_tasks} tasks x {profile.num_repeats}; intervals are clustered by task; "
-        f"verdicts: {profile.verification_id}; dataset version {profile.dataset_version}.",
-        highlight=False,
+        f"verdicts: {profile.verification_id}; dataset version {profile.dataset_version}."
     )
+    return lines
 
 
-def _value(metric: Metric) -> str:
-    return "n/a" if metric.value is None else f"{metric.value:.3f}"
+def _number(value: float | None) -> str:
+    return "n/a" if value is None else f"{value:.3f}"
 
 
 def _interval(metric: Metric) -> str:
@@ -68,10 +80,11 @@ def sample_rollouts(samples: Sequence[Sample]) -> None:
         score = "not scored" if sample.reward is None else f"reward {sample.reward:g}"
         click.echo(f"\nSample {number}: task {sample.task_id}, repeat {sample.rollout_index}")
         click.echo(_block("prompt", sample.prompt))
-        click.echo(_block("answer", sample.answer))
-        click.echo(
-            _block("verdict", f"{score} ({sample.verdict}; expected {sample.expected}, took {sample.extracted})")
-        )
+        cut = "" if sample.answer_state in (None, "complete") else f" [{sample.answer_state}]"
+        click.echo(_block("answer", sample.answer + cut))
+        taken = "nothing" if sample.extracted is None else sample.extracted
+        why = sample.reason or f"expected {sample.expected}, took {taken}"
+        click.echo(_block("verdict", f"{score} ({sample.verdict}; {why})"))
 
 
 def _block(label: str, text: str) -> str:
@@ -109,12 +122,19 @@ class ProgressLine:
 
 def _line(progress: Progress) -> str:
     rate = progress.done / progress.elapsed_s if progress.elapsed_s > 0 else 0.0
-    parts = [
-        f"{progress.done}/{progress.total} rollouts",
-        f"{progress.in_flight} in flight",
-        f"{rate:.1f} rollouts/s",
-        f"{progress.output_tokens / progress.elapsed_s if progress.elapsed_s > 0 else 0.0:.0f} tokens/s",
-    ]
+    if progress.done:
+        tokens = progress.output_tokens / progress.elapsed_s if progress.elapsed_s > 0 else 0.0
+        parts = [
+            f"{progress.done}/{progress.total} rollouts",
+            f"{progress.in_flight} in flight",
+            f"{rate:.1f} rollouts/s",
+            f"{tokens:.0f} tokens/s",
+        ]
+    else:
+        # No rate yet: zeros would read as if nothing worked.
+        parts = [f"waiting for the first of {progress.total} rollouts", f"{progress.in_flight} in flight"]
+    if progress.mean_reward is not None:
+        parts.append(f"mean reward so far {progress.mean_reward:.3f}")
     if progress.retries:
         parts.append(f"{progress.retries} failed tries")
     if progress.failures:

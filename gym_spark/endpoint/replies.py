@@ -8,7 +8,8 @@ from typing import Any
 
 from gym_spark.config import JsonObject
 from gym_spark.endpoint.failures import EndpointFailure
-from gym_spark.endpoint.wire import AnswerState, Api, Usage
+from gym_spark.endpoint.usage import LARGEST_COUNT, Usage
+from gym_spark.endpoint.wire import AnswerState, Api
 
 #: Token-level evidence that vLLM and NeMo Gym's model servers add to an answer, kept on its message item.
 _TOKEN_FIELDS = ("prompt_token_ids", "token_ids", "generation_token_ids", "generation_log_probs")
@@ -39,10 +40,16 @@ def reply_from(payload: JsonObject, api: Api, *, token_limit: int | None = None)
     try:
         response = _from_chat(payload) if api == "chat" else _from_responses(payload)
         return _answer(response, api, token_limit)
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-        seen = json.dumps(payload.get("error") or payload)
-        message = f"the answer is no {api} object ({type(error).__name__}: {error}): {seen}"
-        raise EndpointFailure("invalid_reply", message) from error
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        message = f"the answer is no {api} object ({type(error).__name__}: {error}): {_shown(payload)}"
+        raise EndpointFailure("invalid_reply", message, usage=_usage_of_failed(payload)) from error
+
+
+def _shown(payload: JsonObject) -> str:
+    try:
+        return json.dumps(payload.get("error") or payload)
+    except (ValueError, RecursionError):  # nested more deeply than it can be written
+        return "(it cannot be shown)"
 
 
 def filtered_answer(message: str, model: str) -> Answer:
@@ -64,7 +71,7 @@ def _answer(response: JsonObject, api: Api, token_limit: int | None) -> Answer:
     parts = [part for item in items if item["type"] == "message" for part in item["content"]]
     texts = [part["text"] for part in parts if part["type"] == "output_text"]
     text = "".join(texts) if texts else None
-    usage = _usage(response.get("usage") or {})
+    usage = _usage(_object(response, "usage"))
     finish_reason = response["finish_reason"] if api == "chat" else _finish_of_responses(response)
     spent = usage.output_tokens
     limit = token_limit if token_limit is not None else response.get("max_output_tokens")
@@ -97,7 +104,8 @@ def _finish_of_responses(response: JsonObject) -> str | None:
 def _from_responses(payload: JsonObject) -> JsonObject:
     if payload.get("status") in ("failed", "cancelled"):
         error = payload.get("error") or {}
-        raise EndpointFailure("server_error", f"the server reports a failed response: {json.dumps(error)}")
+        message = f"the server reports a failed response: {json.dumps(error)}"
+        raise EndpointFailure("server_error", message, usage=_usage_of_failed(payload))
     if payload.get("status") in ("queued", "in_progress"):
         raise ValueError(f"its status is '{payload['status']}'")
     return payload
@@ -117,7 +125,7 @@ def _from_chat(payload: JsonObject) -> JsonObject:
         "status": "incomplete" if incomplete else "completed",
         "incomplete_details": {"reason": incomplete} if incomplete else None,
         "output": _output_items(payload, choice, message, identity),
-        "usage": _responses_usage(payload.get("usage")),
+        "usage": _responses_usage(_object(payload, "usage")),
         "finish_reason": finish_reason,
     }
 
@@ -163,14 +171,20 @@ def _text_of(content: Any) -> str | None:
     return content
 
 
-def _responses_usage(usage: JsonObject | None) -> JsonObject | None:
+def _object(value: JsonObject, key: str) -> JsonObject:
+    """Return an inner object; empty where there is none, for odd accounts must not cost the answer that they are of."""
+    inner = value.get(key)
+    return inner if isinstance(inner, dict) else {}
+
+
+def _responses_usage(usage: JsonObject) -> JsonObject | None:
     """Rename Chat Completions' token counts; a count that is not known is left out."""
     if not usage:
         return None
     details = {
-        "input_tokens_details": {"cached_tokens": (usage.get("prompt_tokens_details") or {}).get("cached_tokens")},
+        "input_tokens_details": {"cached_tokens": _object(usage, "prompt_tokens_details").get("cached_tokens")},
         "output_tokens_details": {
-            "reasoning_tokens": (usage.get("completion_tokens_details") or {}).get("reasoning_tokens")
+            "reasoning_tokens": _object(usage, "completion_tokens_details").get("reasoning_tokens")
         },
     }
     counts = {
@@ -182,19 +196,27 @@ def _responses_usage(usage: JsonObject | None) -> JsonObject | None:
     return {key: count for key, count in counts.items() if count is not None} | known
 
 
+def _usage_of_failed(payload: JsonObject) -> Usage:
+    """Return the tokens of what is no answer but was paid for, where it says so in either flavour."""
+    told = _object(payload, "usage")
+    return _usage({"input_tokens": told.get("prompt_tokens"), "output_tokens": told.get("completion_tokens")} | told)
+
+
 def _usage(usage: JsonObject) -> Usage:
     inputs, outputs = _count(usage.get("input_tokens")), _count(usage.get("output_tokens"))
     total = _count(usage.get("total_tokens"))
     if total is None and inputs is not None and outputs is not None:
-        total = inputs + outputs
+        total = _count(inputs + outputs)
     return Usage(
         input_tokens=inputs,
         output_tokens=outputs,
-        reasoning_tokens=_count((usage.get("output_tokens_details") or {}).get("reasoning_tokens")),
-        cached_tokens=_count((usage.get("input_tokens_details") or {}).get("cached_tokens")),
+        reasoning_tokens=_count(_object(usage, "output_tokens_details").get("reasoning_tokens")),
+        cached_tokens=_count(_object(usage, "input_tokens_details").get("cached_tokens")),
         total_tokens=total,
     )
 
 
 def _count(value: Any) -> int | None:
-    return int(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return int(value) if 0 <= value <= LARGEST_COUNT else None  # NaN and infinity are outside too

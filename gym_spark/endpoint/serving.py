@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tempfile
@@ -25,7 +26,10 @@ STOP_STEP_S: Final = 3.0
 #: Tokens of prompt and answer per request: the demo's and GSM8K's questions with a long answer. 23 KB of memory each.
 CONTEXT_TOKENS: Final = 2048
 _POLL_S: Final = 0.05
-_LOG_TAIL: Final = 1500
+#: Characters of a server's log line in a message.
+_WORDS_LIMIT: Final = 300
+#: A line of llama.cpp's log: time, ``E`` for error, text.
+_LOGGED_ERROR: Final = re.compile(r"[\d.]+ E (.*)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +77,8 @@ def local_model_server(
         context: Tokens of prompt and answer, per request.
 
     Raises:
-        ConfigError: `xllamacpp` or the model file is missing.
-        GymSparkError: The server did not come up; the message holds the end of its log.
+        ConfigError: `xllamacpp` or the model file is missing or broken.
+        GymSparkError: The server was not ready in time.
     """
     version = local_server_version()
     model = model_file(model_path)
@@ -90,7 +94,7 @@ def local_model_server(
         }
         process = _start([f"--{name}={value}" for name, value in options.items()], log)
         try:
-            base = _wait_until_healthy(process, address, log)
+            base = _wait_until_healthy(process, model.path, address, log)
             yield LocalServer(url=f"{base}/v1", model=model.name, server_version=version, pid=process.pid)
         finally:
             _stop(process)
@@ -107,18 +111,21 @@ def _start(arguments: list[str], log: Path) -> subprocess.Popen[bytes]:
         )
 
 
-def _wait_until_healthy(process: subprocess.Popen[bytes], address: Path, log: Path) -> str:
+def _wait_until_healthy(process: subprocess.Popen[bytes], model: Path, address: Path, log: Path) -> str:
     """Return the server's address, without ``/v1``, once it answers its health check."""
     deadline = time.monotonic() + START_LIMIT_S
     while time.monotonic() < deadline:
         if process.poll() is not None:
-            raise GymSparkError(f"The model server ended at its start, with code {process.returncode}: {_tail(log)}")
+            raise ConfigError(
+                f"The embedded model server could not start with '{model}' ({_last_words(log)}); check the file and "
+                "the package 'xllamacpp' (`pip install --force-reinstall 'gym-spark[local]'`), or give --model-url."
+            )
         if address.exists():
             base = address.read_text(encoding="utf-8").rstrip("/")
             if _healthy(base):
                 return base
         time.sleep(_POLL_S)
-    raise GymSparkError(f"The model server was not ready within {START_LIMIT_S:.0f} s: {_tail(log)}")
+    raise GymSparkError(f"The model server was not ready within {START_LIMIT_S:.0f} s ({_last_words(log)}).")
 
 
 def _healthy(base: str) -> bool:
@@ -140,5 +147,8 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _tail(log: Path) -> str:
-    return log.read_text(encoding="utf-8", errors="replace")[-_LOG_TAIL:].strip() or "(no output)"
+def _last_words(log: Path) -> str:
+    """Return the last error that llama.cpp logged, else the last line, which ends a traceback."""
+    lines = [line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+    errors = [said[1] for line in lines if (said := _LOGGED_ERROR.fullmatch(line))]
+    return " ".join((errors or lines or ["it said nothing"])[-1].split())[:_WORDS_LIMIT]

@@ -6,13 +6,12 @@ Tasks speak the Responses API (`responses_create_params`). :func:`request_body` 
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from gym_spark.config import JsonObject, SamplingSpec
 from gym_spark.endpoint.messages import chat_messages, chat_tool, chat_tool_choice
+from gym_spark.endpoint.usage import Usage
 
 Api = Literal["chat", "responses"]
 AnswerState = Literal["complete", "truncated", "reasoning_only", "empty", "filtered"]
@@ -29,27 +28,6 @@ _OPAQUE = frozenset({"parameters", "schema", "metadata", "chat_template_kwargs"}
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
-    """Tokens of one or more model calls; None where the server did not say, never 0 for unknown."""
-
-    input_tokens: int | None = None
-    output_tokens: int | None = None
-    reasoning_tokens: int | None = None
-    cached_tokens: int | None = None
-    total_tokens: int | None = None
-
-
-def sum_usage(usages: Iterable[Usage]) -> Usage:
-    """Add usages field by field: unknown + known = known, and all unknown stays unknown."""
-    rows = list(usages)
-    sums: dict[str, int | None] = {}
-    for field in dataclasses.fields(Usage):
-        known = [value for row in rows if (value := getattr(row, field.name)) is not None]
-        sums[field.name] = sum(known) if known else None
-    return Usage(**sums)
-
-
-@dataclass(frozen=True, slots=True)
 class Reply:
     """One answered model call.
 
@@ -57,11 +35,12 @@ class Reply:
         response: The answer as a Responses API object.
         output_text: The answer's text without reasoning; None where it has none.
         answer_state: What kind of answer it is; `truncated` and the like are never scored as plainly wrong.
-        usage: Tokens of the answered request.
+        usage: Tokens of the answered request, and of failed tries where the server told them: all that it cost.
         finish_reason: The server's word for why it stopped; None where the API has none (a completed Responses reply).
         requests: HTTP requests sent for it, retries included.
         latency_ms: Time of the answered request, from going out to the last byte.
-        queue_ms: Time spent waiting for a free slot of our own, over all tries; back-off is in neither.
+        queue_ms: Time spent waiting for a live replica, our own rate limits and a free slot, over all tries; back-off
+            is in neither.
         replica: Base address that answered.
     """
 

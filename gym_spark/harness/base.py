@@ -5,15 +5,13 @@ In: one task's request and a function that calls the model. Out: what happened, 
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from importlib.metadata import entry_points
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from gym_spark.config import JsonObject, PartSpec
 from gym_spark.endpoint.wire import Reply
-from gym_spark.errors import ConfigError, did_you_mean
+from gym_spark.plugins import Registry
 
 ENTRY_POINTS: Final = "gym_spark.harnesses"
 
@@ -40,32 +38,32 @@ class Harness(Protocol):
 
 
 #: name -> (module:Class, one line for `list`)
-BUILT_IN: Final[dict[str, tuple[str, str]]] = {
+_BUILTIN: Final[dict[str, tuple[str, str]]] = {
     "single_turn": ("gym_spark.harness.single_turn:SingleTurn", "one request, one answer"),
 }
 
 
+_REGISTRY: Final[Registry[Harness]] = Registry(
+    "harness",
+    ENTRY_POINTS,
+    _BUILTIN,
+    fits=lambda found: callable(getattr(found, "run", None)),
+    wanted="a class with an async method run(params, call)",
+)
+
+
 def harness_names() -> dict[str, str]:
-    """Return every known harness with one line about it."""
-    known = {name: line for name, (_, line) in BUILT_IN.items()}
-    return known | {point.name: point.value for point in entry_points(group=ENTRY_POINTS)}
+    """Return every known harness with one line about it, sorted by name, without importing any."""
+    return _REGISTRY.descriptions()
 
 
 def load_harness(part: PartSpec) -> Harness:
-    """Build a harness from its registered name, an entry point, or ``module:Class``."""
-    installed = {point.name: point.value for point in entry_points(group=ENTRY_POINTS)}
-    target = BUILT_IN[part.name][0] if part.name in BUILT_IN else installed.get(part.name, part.name)
-    module_name, colon, class_name = target.partition(":")
-    if not colon:
-        raise ConfigError(f"Unknown harness '{part.name}'" + did_you_mean(part.name, harness_names()))
-    try:
-        factory: Callable[..., Any] = getattr(importlib.import_module(module_name), class_name)
-        harness: Harness = factory(**part.params)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(f"The harness '{part.name}' cannot be loaded: {error}.") from error
-    except TypeError as error:
-        raise ConfigError(f"The harness '{part.name}' refuses its parameters: {error}.") from error
-    return harness
+    """Build a harness from its registered name, an entry point, or ``module:Class``.
+
+    Raises:
+        ConfigError: unknown name, class that cannot be imported or is no harness, wrong parameter.
+    """
+    return _REGISTRY.build(part.name, part.params)
 
 
 def model_step(reply: Reply) -> JsonObject:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
+import uuid
 from pathlib import Path
 
 from pyspark.sql import DataFrame
@@ -13,22 +12,29 @@ from gym_spark.errors import ConfigError
 from gym_spark.tables.keys import ATTEMPT_KEY
 
 
-def exported_rows(rollouts: DataFrame, verifications: DataFrame) -> DataFrame:
+def exported_rows(rollouts: DataFrame, tasks: DataFrame, verifications: DataFrame) -> DataFrame:
     """Return one row per stored attempt with its verdict, as JSON text, in key order.
 
     Args:
         rollouts: The run's stored rollouts.
+        tasks: The tasks of its dataset version.
         verifications: The verdicts of one verification of the run.
 
     Returns:
-        `line`: an object with every column of `rollouts`, and `verification` (state, reward, extracted_answer,
-        scores, detail), null where there is no verdict. `response` and `trajectory` are JSON text inside it.
+        `line`: an object with every column of `rollouts`; of the task `responses_create_params` and
+        `verifier_inputs`; and `verification` (state, reward, extracted_answer, scores, detail), null where there is no
+        verdict. What is JSON in its table is JSON text inside the object.
     """
     key = list(ATTEMPT_KEY)
     verdict = F.struct("verification_id", "state", "reward", "extracted_answer", "scores", "detail")
     judged = verifications.select(*key, verdict.alias("verification"))
-    rows = rollouts.join(judged, on=key, how="left").orderBy("task_index", "rollout_index", "attempt")
-    line = F.struct(*rollouts.columns, "verification")
+    asked = tasks.select("task_id", "responses_create_params", "verifier_inputs")
+    rows = (
+        rollouts.join(judged, on=key, how="left")
+        .join(asked, on="task_id", how="left")
+        .orderBy("task_index", "rollout_index", "attempt")
+    )
+    line = F.struct(*rollouts.columns, *asked.columns[1:], "verification")
     return rows.select(F.to_json(line, {"ignoreNullFields": "false"}).alias("line"))
 
 
@@ -41,16 +47,17 @@ def write_lines(lines: DataFrame, target: Path) -> int:
     written = 0
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        hidden = target.parent / f".{target.name}.{uuid.uuid4().hex[:8]}"
+        file = hidden.open("x", encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"'{target}' cannot be written ({error}); choose another --output.") from error
     try:
-        with open(handle, "w", encoding="utf-8") as file:
+        with file:
             for row in lines.toLocalIterator(prefetchPartitions=True):
                 file.write(row["line"] + "\n")
                 written += 1
-        os.replace(name, target)
+        hidden.replace(target)
     except BaseException:
-        Path(name).unlink(missing_ok=True)
+        hidden.unlink(missing_ok=True)
         raise
     return written

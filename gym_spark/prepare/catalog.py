@@ -113,10 +113,28 @@ def find_benchmark(name: str, search: Sequence[Path] | None = None) -> Benchmark
     return _read(folders[name])
 
 
-def list_benchmarks(search: Sequence[Path] | None = None) -> list[Benchmark]:
-    """Return every benchmark by name; where two folders share a name, the one that comes first in the search."""
+def list_benchmarks(
+    search: Sequence[Path] | None = None, *, faulty: list[ConfigError] | None = None
+) -> list[Benchmark]:
+    """Return every benchmark by name; where two folders share a name, the one that comes first in the search.
+
+    Args:
+        search: The folders that hold benchmark folders; by default the shipped one.
+        faulty: Collects what is wrong with those that cannot be read, which are then left out.
+
+    Raises:
+        ConfigError: a benchmark's files are wrong, and `faulty` is not given.
+    """
     folders = _folders(search)
-    return [_read(folders[name]) for name in sorted(folders)]
+    found = []
+    for name in sorted(folders):
+        try:
+            found.append(_read(folders[name]))
+        except ConfigError as error:
+            if faulty is None:
+                raise
+            faulty.append(error)
+    return found
 
 
 def _folders(search: Sequence[Path] | None) -> dict[str, Path]:

@@ -27,13 +27,9 @@ class BenchmarkVersion:
     manifest: JsonObject
 
 
-def publish(lake: Lake, prepared: PreparedTasks) -> BenchmarkVersion:
-    """Store one version and make it the current one.
-
-    The tasks are one atomic commit that replaces only the same version; readers see a version once its manifest row is
-    there, so a failure on the way leaves the old version current. What is current already is left as it is.
-    """
-    wanted = BenchmarkVersion(
+def version_of(prepared: PreparedTasks) -> BenchmarkVersion:
+    """Return the version that prepared tasks will be."""
+    return BenchmarkVersion(
         benchmark=prepared.benchmark,
         version=prepared.version,
         tasks=prepared.table.num_rows,
@@ -41,6 +37,15 @@ def publish(lake: Lake, prepared: PreparedTasks) -> BenchmarkVersion:
         duplicates=prepared.duplicates,
         manifest=prepared.manifest,
     )
+
+
+def publish(lake: Lake, prepared: PreparedTasks) -> BenchmarkVersion:
+    """Store one version and make it the current one.
+
+    The tasks are one atomic commit that replaces only the same version; readers see a version once its manifest row is
+    there, so a failure on the way leaves the old version current. What is current already is left as it is.
+    """
+    wanted = version_of(prepared)
     if find_version(lake, prepared.benchmark) == wanted:
         return wanted
     lake.ensure(TASKS, BENCHMARKS)

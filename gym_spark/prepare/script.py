@@ -1,21 +1,30 @@
 """A benchmark's ``prepare.py``: loaded and run, it turns a `Source` into `Row` values; its faults become one sentence.
 
-The script defines ``def rows(source: Source) -> Iterator[Row]``.
+The script defines ``def rows(source: Source) -> Iterator[Row]``; a source is read with `Source.records`::
+
+    def rows(source: Source) -> Iterator[Row]:
+        for where, record in source.records("question", "answer"):
+            yield Row(
+                raw=record,
+                fields={"question": record["question"]},
+                verifier_inputs={"expected_answer": record["answer"]},
+            )
 """
 
 from __future__ import annotations
 
+import reprlib
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import metadata
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 from gym_spark.config import JsonObject, digest
-from gym_spark.errors import ConfigError, RolloutError, boundary
+from gym_spark.errors import ConfigError
+from gym_spark.plugins import users_code
 from gym_spark.prepare.catalog import SCRIPT_FILE, Benchmark
 from gym_spark.prepare.sources import Source
 
@@ -45,6 +54,13 @@ class Row:
     patch: str | None = None
 
 
+_MAPPINGS: Final = ("raw", "verifier_inputs", "fields", "metadata", "responses_create_params")
+_TEXTS: Final = ("task_id", "shot_answer", "patch")
+_NOTHING_STORED: Final = "; nothing was stored"
+#: Stands for the end of the rows, since a script can yield None.
+_END: Final = object()
+
+
 class _Loader(SourceFileLoader):
     """Leaves no bytecode behind: benchmark folders are read only, and are packed into wheels."""
 
@@ -60,17 +76,36 @@ def read_rows(benchmark: Benchmark, source: Source) -> Iterator[Row]:
     """
     rows = _rows_function(benchmark)
     name, number = benchmark.spec.name, 1
-    with _naming(f"Benchmark '{name}' failed at row {number}"):
-        iterator = iter(rows(source))
+    with users_code(f"Benchmark '{name}' failed at row {number}", _NOTHING_STORED):
+        iterator: Iterator[object] = iter(rows(source))
     while True:
-        with _naming(f"Benchmark '{name}' failed at row {number}"):
-            row = next(iterator, None)
-        if row is None:
+        with users_code(f"Benchmark '{name}' failed at row {number}", _NOTHING_STORED):
+            row = next(iterator, _END)
+        if row is _END:
             return
         if not isinstance(row, Row):
             raise ConfigError(f"Benchmark '{name}' yielded a {type(row).__name__} for row {number}; yield Row values.")
+        _check_fields(row, f"Benchmark '{name}', row {number}")
         yield row
         number += 1
+
+
+def _check_fields(row: Row, where: str) -> None:
+    for name in _MAPPINGS:
+        value: Any = getattr(row, name)
+        if value is None and name == "responses_create_params":
+            continue
+        if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
+            raise ConfigError(f"{where}: '{name}' is {reprlib.repr(value)}; it must be a dict with text keys.")
+    for name in _TEXTS:
+        value = getattr(row, name)
+        if value is not None and not (isinstance(value, str) and _is_utf8(value)):
+            raise ConfigError(f"{where}: '{name}' is {reprlib.repr(value)}; it must be text.")
+
+
+def _is_utf8(text: str) -> bool:
+    """Tell whether a text can be stored; half of a surrogate pair cannot."""
+    return text.encode("utf-8", "replace").decode() == text
 
 
 def _rows_function(benchmark: Benchmark) -> Callable[[Source], Iterable[Row]]:
@@ -83,7 +118,7 @@ def _rows_function(benchmark: Benchmark) -> Callable[[Source], Iterable[Row]]:
     assert spec is not None  # only a loader without is_package() gives None
     module = module_from_spec(spec)
     sys.modules[module_name] = module
-    with _naming(f"'{path}' cannot be loaded"):
+    with users_code(f"'{path}' cannot be loaded", _NOTHING_STORED):
         loader.exec_module(module)
     function = getattr(module, "rows", None)
     if not callable(function):
@@ -105,13 +140,3 @@ def _installed(package: str) -> bool:
     except metadata.PackageNotFoundError:
         return False
     return True
-
-
-@contextmanager
-def _naming(what: str) -> Iterator[None]:
-    """Make one sentence of whatever the script raises; the traceback stays chained to it."""
-    try:
-        with boundary("prepare"):
-            yield
-    except RolloutError as error:
-        raise ConfigError(f"{what} ({' '.join(str(error).split())}); nothing was stored.") from error

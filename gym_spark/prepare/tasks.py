@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import reprlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from gym_spark.prepare.prompts import PromptSpec, Shot, ShotPool, messages, rend
 from gym_spark.prepare.script import Row, read_rows
 from gym_spark.prepare.sources import Source
 from gym_spark.tables.schemas import TASKS
+from gym_spark.verify.base import needed_inputs
 
 #: Tasks a shard aims at: a shard is what one parallel job takes, and a thousand tasks are minutes of GPU time.
 TASKS_PER_SHARD: Final = 1000
@@ -52,10 +54,8 @@ class _Numbered:
     index: int
     row: Row
     task_id: str
-
-    @property
-    def where(self) -> str:
-        return f"row {self.index + 1}"
+    #: What the user would call it: benchmark and row.
+    where: str
 
 
 def build_tasks(
@@ -83,7 +83,8 @@ def build_tasks(
     rows = list(read_rows(benchmark, source))
     if not rows:
         raise ConfigError(f"Benchmark '{benchmark.spec.name}' has no rows in its source; check the file.")
-    tasks, duplicates = _identify(rows, drop_duplicates)
+    tasks, duplicates = _identify(rows, benchmark.spec.name, drop_duplicates)
+    _check_needs(tasks, benchmark.spec.verifier.name)
     requests = _requests(tasks, benchmark.spec.prompt, prompt)
     shards = num_shards or math.ceil(len(tasks) / TASKS_PER_SHARD)
     columns = _columns(tasks, requests, shards)
@@ -98,24 +99,37 @@ def build_tasks(
     return PreparedTasks(name, version, split, table, manifest, duplicates, shards)
 
 
-def _identify(rows: Sequence[Row], drop_duplicates: bool) -> tuple[list[_Numbered], int]:
+def _identify(rows: Sequence[Row], benchmark: str, drop_duplicates: bool) -> tuple[list[_Numbered], int]:
     """Give every row its id and count the byte-equal ones: the given id, or the raw row's digest and occurrence."""
     seen: Counter[str] = Counter()
     tasks = []
     for index, row in enumerate(rows):
-        content = hashlib.sha256(_json(row.raw, index, "source row").encode()).hexdigest()
+        where = f"Benchmark '{benchmark}', row {index + 1}"
+        content = hashlib.sha256(_json(row.raw, where, "source row").encode()).hexdigest()
         seen[content] += 1
         if seen[content] > 1 and drop_duplicates:
             continue
         occurrence = f"-{seen[content]}" if seen[content] > 1 else ""
-        if row.task_id is not None and not (isinstance(row.task_id, str) and row.task_id):
-            raise ConfigError(f"Row {index + 1} has the task id {row.task_id!r}; an id is text and not empty.")
-        tasks.append(_Numbered(index, row, row.task_id or f"{content[:16]}{occurrence}"))
+        if row.task_id == "":
+            raise ConfigError(f"{where}: the task id is empty; give it one, or None.")
+        tasks.append(_Numbered(index, row, row.task_id or f"{content[:16]}{occurrence}", where))
     times = Counter(task.task_id for task in tasks)
     repeated = [f"'{task_id}' ({count} times)" for task_id, count in times.items() if count > 1]
     if repeated:
         raise ConfigError(f"Task ids must be unique in a benchmark, but these repeat: {_listing(repeated)}.")
     return tasks, sum(seen.values()) - len(seen)
+
+
+def _check_needs(tasks: Sequence[_Numbered], verifier: str) -> None:
+    """Refuse rows that the benchmark's verifier could not judge, before a rollout of them is paid for."""
+    needs = needed_inputs(verifier)
+    for task in tasks:
+        for key in needs:
+            if task.row.verifier_inputs.get(key) is None:
+                raise ConfigError(
+                    f"{task.where}: the verifier '{verifier}' needs '{key}', but verifier_inputs has "
+                    f"{', '.join(task.row.verifier_inputs) or 'nothing'}; give it in prepare.py."
+                )
 
 
 def _requests(tasks: Sequence[_Numbered], own: PromptSpec | None, override: PromptSpec | None) -> list[JsonObject]:
@@ -138,6 +152,8 @@ def _requests(tasks: Sequence[_Numbered], own: PromptSpec | None, override: Prom
 def _prompted(tasks: Sequence[_Numbered], prompt: PromptSpec) -> list[JsonObject]:
     """Build each task's request from the prompt, except where the row carries its own."""
     asked = [task for task in tasks if task.row.responses_create_params is None]
+    for task in asked:
+        _json(task.row.fields, task.where, "fields")  # what is not text goes into a prompt as JSON
     users = {task.index: render(prompt.user, task.row.fields, task.where) for task in asked}
     solved = [Shot(users[task.index], task.row.shot_answer) for task in asked if task.row.shot_answer is not None]
     pool = ShotPool(prompt.few_shot, solved) if prompt.few_shot else None
@@ -153,15 +169,21 @@ def _prompted(tasks: Sequence[_Numbered], prompt: PromptSpec) -> list[JsonObject
 
 def _baked(task: _Numbered) -> JsonObject:
     request = task.row.responses_create_params or {}
-    if not request.get("input"):
-        raise ConfigError(f"The request in {task.where} has no 'input'; give it the messages to send.")
+    given = request.get("input")
+    if not given:
+        raise ConfigError(f"{task.where}: its request has no 'input'; give it the messages to send.")
+    if not isinstance(given, str) and not (isinstance(given, list) and all(isinstance(item, dict) for item in given)):
+        raise ConfigError(
+            f"{task.where}: its request's 'input' is {reprlib.repr(given)}; give it text, or a list of messages "
+            'such as {"role": "user", "content": "2+2?"}.'
+        )
     return request
 
 
 def _columns(tasks: Sequence[_Numbered], requests: Sequence[JsonObject], shards: int) -> dict[str, list[Any]]:
     """Return the columns that differ from task to task."""
-    params = [_json(request, task.index, "request") for task, request in zip(tasks, requests, strict=True)]
-    verifier = [_json(task.row.verifier_inputs, task.index, "verifier_inputs") for task in tasks]
+    params = [_json(request, task.where, "request") for task, request in zip(tasks, requests, strict=True)]
+    verifier = [_json(task.row.verifier_inputs, task.where, "verifier_inputs") for task in tasks]
     return {
         "task_id": [task.task_id for task in tasks],
         "task_index": [task.index for task in tasks],
@@ -169,7 +191,7 @@ def _columns(tasks: Sequence[_Numbered], requests: Sequence[JsonObject], shards:
         "fingerprint": [digest([*pair]) for pair in zip(params, verifier, strict=True)],
         "responses_create_params": params,
         "verifier_inputs": verifier,
-        "metadata": [_json(task.row.metadata, task.index, "metadata") for task in tasks],
+        "metadata": [_json(task.row.metadata, task.where, "metadata") for task in tasks],
     }
 
 
@@ -177,13 +199,13 @@ def _shard(task_id: str, shards: int) -> int:
     return int.from_bytes(hashlib.sha256(task_id.encode()).digest()[:8], "big") % shards
 
 
-def _json(value: JsonObject, index: int, what: str) -> str:
+def _json(value: JsonObject, where: str, what: str) -> str:
     """Spell a value as JSON that Arrow can hold, or name the row that cannot be."""
     try:
         text = canonical_json(value)
         text.encode()
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"Row {index + 1}: its {what} is not plain JSON ({error}).") from error
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{where}: its {what} is not plain JSON ({error}).") from error
     return text
 
 

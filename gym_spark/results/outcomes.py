@@ -12,14 +12,14 @@ def outcomes(planned: DataFrame, rollouts: DataFrame, verifications: DataFrame) 
     """Join the plan with what is stored. The plan is the denominator: a rollout that is missing has a row here.
 
     Args:
-        planned: `task_id`, `task_index`, `rollout_index`: one row per planned rollout.
+        planned: `task_id`, `task_index`, `shard`, `rollout_index`: one row per planned rollout.
         rollouts: The run's stored rollouts, every attempt.
         verifications: The verdicts of one verification of the run.
 
     Returns:
-        One row per planned rollout: its key, `task_index`, `state` (completed, failed, missing), `failure_kind`,
-        `answer_state`, `verdict` (scored, ...; null without one), `reward` (null unless scored), `input_tokens`,
-        `output_tokens` (both summed over attempts).
+        One row per planned rollout: its key, `task_index`, `shard`, `state` (completed, failed, missing),
+        `failure_kind`, `answer_state`, `verdict` (scored, ...; null without one), `reward` (null unless scored),
+        `reason` (why not), `input_tokens`, `output_tokens` (both summed over attempts).
     """
     key = list(ROLLOUT_KEY)
     standing = F.max_by(
@@ -33,10 +33,11 @@ def outcomes(planned: DataFrame, rollouts: DataFrame, verifications: DataFrame) 
     )
     stored = stored.select(*key, "standing.*", "input_tokens", "output_tokens")
     # Two verify jobs at once may both have judged a rollout; the newest verdict stands, and it counts once.
-    newest = F.max_by(F.struct(F.col("state").alias("verdict"), "reward"), "verified_at")
+    reason = F.get_json_object("detail", "$.reason").alias("reason")
+    newest = F.max_by(F.struct(F.col("state").alias("verdict"), "reward", reason), "verified_at")
     judged = verifications.groupBy(*ATTEMPT_KEY).agg(newest.alias("newest")).select(*ATTEMPT_KEY, "newest.*")
     return (
-        planned.select(*key, "task_index")
+        planned.select(*key, "task_index", "shard")
         .join(stored, on=key, how="left")
         .join(judged, on=list(ATTEMPT_KEY), how="left")
         .withColumn("state", F.coalesce("state", F.lit("missing")))
@@ -48,13 +49,21 @@ def breakdown(frame: DataFrame) -> DataFrame:
     """Count rollouts by what became of them.
 
     Returns:
-        One row per combination seen: `state`, `failure_kind`, `answer_state`, `verdict`, `is_scored`, `rollouts`, and
+        One row per combination seen: `state`, `failure_kind`, `answer_state`, `verdict`, `is_scored`,
+        `missing_shard` (null unless missing), `rollouts`, `rewards` (sum), `reason` (one of them; null if scored),
         `input_tokens`, `output_tokens` (sums; null where none is known).
     """
     return frame.groupBy(
-        "state", "failure_kind", "answer_state", "verdict", F.col("reward").isNotNull().alias("is_scored")
+        "state",
+        "failure_kind",
+        "answer_state",
+        "verdict",
+        F.col("reward").isNotNull().alias("is_scored"),
+        F.when(F.col("state") == "missing", F.col("shard")).alias("missing_shard"),
     ).agg(
         F.count("*").alias("rollouts"),
+        F.sum("reward").alias("rewards"),
+        F.min("reason").alias("reason"),
         F.sum("input_tokens").alias("input_tokens"),
         F.sum("output_tokens").alias("output_tokens"),
     )

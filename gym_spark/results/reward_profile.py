@@ -18,7 +18,7 @@ def task_profiles(outcomes: DataFrame) -> DataFrame:
     Returns:
         One row per planned task: `task_id`, `task_index`, `planned`, `completed`, `n` (scored), `passes`,
         `mean` (over scored; null if none), `strict_mean` (sum of rewards over planned), `variance` (sample; null
-        below two scored).
+        below two scored), `min`, `max` (over scored).
     """
     reward = F.col("reward")
     return outcomes.groupBy("task_id").agg(
@@ -31,6 +31,8 @@ def task_profiles(outcomes: DataFrame) -> DataFrame:
         (F.coalesce(F.sum(reward), F.lit(0.0)) / F.count("*")).alias("strict_mean"),
         # null, not Spark's NaN, below two values
         F.when(F.count(reward) > 1, F.var_samp(reward)).alias("variance"),
+        F.min(reward).alias("min"),
+        F.max(reward).alias("max"),
     )
 
 
@@ -43,12 +45,16 @@ def task_groups(profiles: DataFrame, *, max_k: int) -> DataFrame:
 
     Returns:
         One row per (`planned`, `n`, `passes`): `tasks`, `total_mean` and `total_variance` (population) of the tasks'
-        summed rewards, `curve_planned` and `curve_scored` (pass@1 ... pass@max_k over planned and over scored
-        rollouts, unscored ones counting as no pass in the former).
+        summed rewards, `min` and `max` of single rewards, `curve_planned` and `curve_scored` (pass@1 ... pass@max_k
+        over planned and over scored rollouts, unscored ones counting as no pass in the former).
     """
     total = F.col("strict_mean") * F.col("planned")
     groups = profiles.groupBy("planned", "n", "passes").agg(
-        F.count("*").alias("tasks"), F.avg(total).alias("total_mean"), F.var_pop(total).alias("total_variance")
+        F.count("*").alias("tasks"),
+        F.avg(total).alias("total_mean"),
+        F.var_pop(total).alias("total_variance"),
+        F.min("min").alias("min"),
+        F.max("max").alias("max"),
     )
     return groups.withColumns(
         {

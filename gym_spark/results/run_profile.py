@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -13,10 +14,15 @@ from pyspark.sql import DataFrame, Row
 
 from gym_spark.results.outcomes import breakdown
 from gym_spark.results.reward_profile import task_groups
+from gym_spark.results.samples import Sample
 from gym_spark.results.uncertainty import Estimate, Floats, interval_95, rollout_mean, task_mean
 
 Denominator = Literal["planned", "scored"]
 
+#: A spread this small beside the mean is rounding.
+SAME: Final = 1e-12
+#: Shards that a line names before it counts the rest.
+_SHARDS_NAMED: Final = 8
 #: Denominator -> column that counts a task's rollouts.
 _COUNTS: Final[dict[Denominator, str]] = {"planned": "planned", "scored": "n"}
 
@@ -53,6 +59,12 @@ class Coverage:
     failures: dict[str, int]
     answer_states: dict[str, int]
     verdicts: dict[str, int]
+    #: An example of why, for each verdict that is not a score.
+    reasons: dict[str, str]
+    #: Mean reward over the scored rollouts whose answer was complete; the others are scored as they stand.
+    mean_of_complete: float | None
+    #: Rollouts missing in each shard that misses some: a shard that no job took stands out.
+    missing_shards: dict[int, int]
 
     @property
     def fraction(self) -> float:
@@ -64,6 +76,10 @@ class Coverage:
         text = f"{self.scored} of {self.planned} planned rollouts scored ({100 * self.fraction:.1f} %)"
         gaps = {"failed": self.failed, "missing": self.missing, "answered but not scored": self.unscored}
         named = [f"{count} {what}" for what, count in gaps.items() if count]
+        if self.missing_shards:
+            shown = [f"{shard} misses {count}" for shard, count in list(self.missing_shards.items())[:_SHARDS_NAMED]]
+            more = len(self.missing_shards) - len(shown)
+            named.append(f"shard {', '.join(shown)}" + (f" and {more} more shards" if more else ""))
         if self.tasks_without_score:
             named.append(f"{self.tasks_without_score} of {self.planned_tasks} tasks have no score at all")
         return "; ".join([text, *named])
@@ -80,6 +96,8 @@ class RunProfile:
     verification_id: str
     num_repeats: int
     status: str
+    #: Why the run was stopped before its end, if it was.
+    stopped: str | None
     coverage: Coverage
     metrics: tuple[Metric, ...]
 
@@ -87,9 +105,11 @@ class RunProfile:
         """Return one metric by its name."""
         return next(item for item in self.metrics if (item.name, item.denominator) == (name, denominator))
 
-    def to_json(self) -> str:
-        """Return the profile as strict JSON."""
+    def to_json(self, *, samples: Sequence[Sample] = ()) -> str:
+        """Return the profile as strict JSON, with some rollouts if they are given."""
         body: dict[str, Any] = asdict(self)
+        if samples:
+            body["samples"] = [asdict(sample) for sample in samples]
         body["coverage"]["fraction"] = self.coverage.fraction
         return json.dumps(body, indent=2, allow_nan=False)
 
@@ -110,8 +130,8 @@ def _coverage(kinds: Sequence[Row], groups: Sequence[Row]) -> Coverage:
     def count(matches: Callable[[Row], bool]) -> int:
         return sum(row["rollouts"] for row in kinds if matches(row))
 
-    def by(column: str) -> dict[str, int]:
-        counts: Counter[str] = Counter()
+    def by(column: str) -> dict[Any, int]:
+        counts: Counter[Any] = Counter()
         for row in kinds:
             counts[row[column]] += row["rollouts"]
         return {value: counts[value] for value in sorted(counts.keys() - {None})}
@@ -121,6 +141,8 @@ def _coverage(kinds: Sequence[Row], groups: Sequence[Row]) -> Coverage:
         return sum(known) if known else None
 
     states = by("state")
+    complete = [row for row in kinds if row["is_scored"] and row["answer_state"] == "complete"]
+    whole = sum(row["rollouts"] for row in complete)
     return Coverage(
         planned_tasks=sum(group["tasks"] for group in groups),
         planned=count(lambda row: True),
@@ -135,6 +157,9 @@ def _coverage(kinds: Sequence[Row], groups: Sequence[Row]) -> Coverage:
         failures=by("failure_kind"),
         answer_states=by("answer_state"),
         verdicts=by("verdict"),
+        reasons={row["verdict"]: row["reason"] for row in kinds if row["verdict"] and row["reason"]},
+        mean_of_complete=sum(row["rewards"] for row in complete) / whole if whole else None,
+        missing_shards=by("missing_shard"),
     )
 
 
@@ -142,16 +167,20 @@ def _metrics(groups: Sequence[Row], max_k: int) -> tuple[Metric, ...]:
     # A run in which nothing is scored has no numbers, also not the strict 0 that an unscored rollout counts as.
     groups = groups if any(group["n"] for group in groups) else []
     weights, totals, variances = (_column(groups, name) for name in ("tasks", "total_mean", "total_variance"))
-    found = []
+    in_unit = all(group["min"] >= 0 and group["max"] <= 1 for group in groups if group["n"])
+    found: list[Metric] = []
     for denominator, count in _COUNTS.items():
         counts = _column(groups, count)
         rewards = rollout_mean(totals, variances, counts, weights)
-        found.append(_metric("mean_reward", denominator, rewards, int(weights @ counts), "no rollout is scored"))
+        metric = partial(_metric, denominator=denominator)
+        found.append(
+            metric("mean_reward", rewards, int(weights @ counts), missing="no rollout is scored", bounded=in_unit)
+        )
         for k in range(1, max_k + 1):
             values = np.array([group[f"curve_{denominator}"][k - 1] for group in groups], dtype=float)
             rollouts = int(weights @ np.where(np.isnan(values), 0, counts))
             missing = f"no task has {k} scored rollouts" if groups else "no rollout is scored"
-            found.append(_metric(f"pass@{k}", denominator, task_mean(values, weights), rollouts, missing))
+            found.append(metric(f"pass@{k}", task_mean(values, weights), rollouts, missing=missing, bounded=True))
     return tuple(found)
 
 
@@ -159,14 +188,18 @@ def _column(groups: Sequence[Row], name: str) -> Floats:
     return np.array([group[name] for group in groups], dtype=float)
 
 
-def _metric(name: str, denominator: Denominator, found: Estimate, rollouts: int, missing: str) -> Metric:
+def _metric(
+    name: str, found: Estimate, rollouts: int, *, denominator: Denominator, missing: str, bounded: bool
+) -> Metric:
     low = high = reason = None
     if found.mean is None:
         reason = missing
     elif found.se is None:
         reason = "an interval needs two tasks"
+    elif found.se <= SAME * abs(found.mean):
+        reason = "every task has the same value: no interval can be estimated from that"
     else:
-        low, high = interval_95(found.mean, found.se, found.tasks)
+        low, high = interval_95(found.mean, found.se, found.tasks, bounded=bounded)
     return Metric(
         name=name,
         denominator=denominator,

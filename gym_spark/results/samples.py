@@ -24,11 +24,12 @@ def sampled(rollouts: DataFrame, tasks: DataFrame, verifications: DataFrame, *, 
 
     Returns:
         One row per pick: `task_id`, `rollout_index`, `responses_create_params`, `output_text`, `answer_state`,
-        `error`, `verdict`, `reward`, `extracted_answer`, `verifier_inputs`.
+        `error`, `verdict`, `reward`, `extracted_answer`, `reason` (why not scored), `verifier_inputs`.
     """
     key = list(ATTEMPT_KEY)
     picked = rollouts.select(*key).orderBy(F.xxhash64("task_id", "rollout_index"), *key).limit(count)
-    judged = verifications.select(*key, F.col("state").alias("verdict"), "reward", "extracted_answer")
+    reason = F.get_json_object("detail", "$.reason").alias("reason")
+    judged = verifications.select(*key, F.col("state").alias("verdict"), "reward", "extracted_answer", reason)
     stored = rollouts.select(*key, "output_text", "answer_state", "error")
     return (
         stored.join(F.broadcast(picked), on=key)
@@ -49,20 +50,37 @@ class Sample:
     extracted: str | None
     verdict: str
     reward: float | None
+    answer_state: str | None
+    #: Why it is not scored.
+    reason: str | None
 
 
 def sample_of(row: Mapping[str, Any]) -> Sample:
     """Make one row of :func:`sampled` readable."""
-    request = json.loads(row["responses_create_params"])["input"]
-    prompt = request if isinstance(request, str) else str(request[-1].get("content", ""))
     expected = json.loads(row["verifier_inputs"]).get("expected_answer", "")
     return Sample(
         task_id=row["task_id"],
         rollout_index=row["rollout_index"],
-        prompt=prompt,
+        prompt=_last_message(json.loads(row["responses_create_params"]).get("input", "")),
         answer=row["output_text"] if row["output_text"] is not None else f"[failed: {row['error']}]",
         expected=str(expected),
         extracted=row["extracted_answer"],
         verdict=row["verdict"] or "not judged yet",
         reward=row["reward"],
+        answer_state=row["answer_state"],
+        reason=row["reason"],
     )
+
+
+def _last_message(given: Any) -> str:
+    """Return the text of a request's `input`: of its last item, if there are several; another shape as JSON."""
+    last = (given[-1] if given else "") if isinstance(given, list) else given
+    content = last.get("content", last) if isinstance(last, dict) else last
+    if isinstance(content, list):
+        parts = [part["text"] if isinstance(part, dict) and "text" in part else part for part in content]
+        return "\n".join(map(_text, parts))
+    return _text(content)
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -58,10 +58,15 @@ def rollout_mean(totals: Floats, variances: Floats, counts: Floats, weights: Flo
     return Estimate(mean, (tasks / (tasks - 1) * squares) ** 0.5 / rollouts if tasks > 1 else None, tasks)
 
 
-def interval_95(mean: float, se: float, tasks: int) -> tuple[float, float]:
+def interval_95(mean: float, se: float, tasks: int, *, bounded: bool) -> tuple[float, float]:
     """Return mean ± t(0.975, tasks - 1)·se: Student's interval with the tasks as the independent units.
 
-    It is not cut at 0 and 1: an interval that leaves the range says that there are too few tasks for it.
+    Args:
+        mean: The mean.
+        se: Its standard error, above 0.
+        tasks: Tasks it was taken over, at least two.
+        bounded: The true value lies in [0, 1], so what lies outside is cut off; that costs no coverage.
     """
     half = float(stdtrit(tasks - 1, 0.975)) * se
-    return mean - half, mean + half
+    low, high = mean - half, mean + half
+    return (max(low, 0.0), min(high, 1.0)) if bounded else (low, high)

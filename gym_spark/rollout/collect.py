@@ -15,79 +15,21 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from gym_spark.errors import StorageError
+from gym_spark.rollout.adoption import adopt_parts
+from gym_spark.rollout.progress import Progress
+from gym_spark.rollout.share import Share
 from gym_spark.rollout.stage import collected
-from gym_spark.rollout.staging import Staging, WorkerStatus
+from gym_spark.rollout.staging import JobBeat, Stop
 from gym_spark.rollout.worker import CollectJob
-from gym_spark.tables.keys import ATTEMPT_KEY
 from gym_spark.tables.lake import Lake, first_line
-from gym_spark.tables.schemas import ROLLOUTS
 
+#: A job is stopped when more than this share of its rollouts has failed, counted over at least so many: an endpoint
+#: that fails every fifth request is broken, and its GPUs cost money.
+FAILED_SHARE: Final = 0.2
+FAILED_BASE: Final = 200
 #: Finished parts are adopted into Delta this often: fewer, larger commits keep every later read fast (SPIKES.md).
 ADOPT_SECONDS: Final = 15.0
 POLL_SECONDS: Final = 0.5
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """Where a collect job stands, summed over its workers."""
-
-    total: int
-    elapsed_s: float
-    done: int = 0
-    in_flight: int = 0
-    requests: int = 0
-    retries: int = 0
-    output_tokens: int = 0
-    failures: dict[str, int] = field(default_factory=dict)
-    first_failure: str | None = None
-
-    @classmethod
-    def of(cls, statuses: list[WorkerStatus], total: int, elapsed_s: float) -> Progress:
-        """Sum the workers' statuses."""
-        failures: dict[str, int] = {}
-        for status in statuses:
-            for kind, count in status.failures.items():
-                failures[kind] = failures.get(kind, 0) + count
-        return cls(
-            total=total,
-            elapsed_s=elapsed_s,
-            done=sum(status.done for status in statuses),
-            in_flight=sum(status.in_flight for status in statuses),
-            requests=sum(status.requests for status in statuses),
-            retries=sum(status.retries for status in statuses),
-            output_tokens=sum(status.output_tokens for status in statuses),
-            failures=failures,
-            first_failure=next((status.first_failure for status in statuses if status.first_failure), None),
-        )
-
-
-def staging_of(lake: Lake, run_id: str) -> Staging:
-    """Return the folder of a run's unadopted parts."""
-    return Staging(f"{lake.staging_root()}/{run_id}")
-
-
-def adopt_parts(lake: Lake, run_id: str, parts: list[str]) -> None:
-    """Move staged rows into `rollouts`, as one commit; rows whose key is stored already are left out.
-
-    A part can hold stored rows when an earlier driver died between its commit and the removal of its parts, or when
-    Spark ran one task twice.
-    """
-    if not parts:
-        return
-    key = list(ATTEMPT_KEY)
-    staged = lake.spark.read.schema(lake.read(ROLLOUTS).schema).parquet(*parts)
-    named = staged.withColumn("_part", F.col("_metadata.file_path"))
-    # Only keys are shuffled, never transcripts: the keys to adopt are worked out narrow and broadcast.
-    stored = lake.read(ROLLOUTS, run_id=run_id).select(*key)
-    winners = named.groupBy(*key).agg(F.min("_part").alias("_part")).join(stored, on=key, how="left_anti")
-    lake.append(ROLLOUTS, named.join(F.broadcast(winners), on=[*key, "_part"], how="left_semi"))
-
-
-def adopt_leftovers(lake: Lake, run_id: str) -> None:
-    """Adopt what an earlier job of this run left in its staging folder, then remove the folder."""
-    left = staging_of(lake, run_id)
-    adopt_parts(lake, run_id, left.parts())
-    left.remove()
 
 
 def free_slots(spark: SparkSession) -> int:
@@ -101,7 +43,14 @@ def worker_count(slots: int, concurrency: int, rollouts: int) -> int:
 
 
 def run_collect_job(
-    lake: Lake, pending: DataFrame, job: CollectJob, *, total: int, show: Callable[[Progress], None]
+    lake: Lake,
+    pending: DataFrame,
+    job: CollectJob,
+    *,
+    share: Share,
+    beat: JobBeat,
+    show: Callable[[Progress], None],
+    follow: Callable[[], float | None],
 ) -> Progress:
     """Run one collect job to its end, adopting parts as they come.
 
@@ -109,44 +58,88 @@ def run_collect_job(
         lake: Where `rollouts` and the staging folder are.
         pending: The rollouts to do.
         job: What the workers need; its staging folder is this job's own.
-        total: Rows in `pending`, for the progress.
+        share: The part of the run that the job works on.
+        beat: Keeps the job's claim on it; tells how many rollouts are pending.
         show: Called about twice a second.
+        follow: Called after each adoption, in a thread: verifies what is new and returns the mean reward so far.
 
     Returns:
-        The last progress.
+        The last progress; `stopped` says why if the job ended before its end.
 
     Raises:
-        StorageError: Spark gave up; what was finished is adopted first.
+        StorageError: Spark or the storage gave up; what was finished is adopted first, as far as possible.
     """
-    started, adopted = time.monotonic(), set[str]()
-    next_adoption = started + ADOPT_SECONDS
-
-    def adopt() -> None:
-        fresh = [part for part in job.staging.parts() if part not in adopted]
-        adopt_parts(lake, job.run_id, fresh)
-        adopted.update(fresh)
-
-    def progress() -> Progress:
-        return Progress.of(job.staging.statuses(), total, time.monotonic() - started)
-
-    try:
-        with _in_background(lake.spark, collected(pending, job)) as action:
-            while not action.done():
-                time.sleep(POLL_SECONDS)
-                show(progress())
-                if time.monotonic() >= next_adoption:
-                    adopt()
-                    next_adoption = time.monotonic() + ADOPT_SECONDS
-    finally:
-        adopt()  # also after Ctrl-C: what is paid for is kept
-    last = progress()
+    desk = _Desk(lake, job, share, beat, follow)
+    with ThreadPoolExecutor(1, thread_name_prefix="gym-spark-adopt") as behind:
+        try:
+            with _in_background(lake.spark, collected(pending, job)) as action:
+                adoption: Future[None] | None = None
+                due = time.monotonic() + ADOPT_SECONDS
+                while not action.done():
+                    desk.watch()
+                    show(desk.progress())
+                    if adoption is not None and adoption.done():
+                        adoption.result()
+                        adoption, due = None, time.monotonic() + ADOPT_SECONDS
+                    if adoption is None and time.monotonic() >= due:
+                        adoption = behind.submit(desk.adopt_and_follow)
+                    time.sleep(POLL_SECONDS)
+        finally:
+            behind.shutdown()
+            desk.adopt()  # also after Ctrl-C: what is paid for is kept
+    last = desk.progress()
     show(last)
     error = action.exception()
     if error is not None:
-        kept = f"{last.done} of {total} rollouts are stored; continue with --resume"
+        kept = f"{last.done} of {beat.total} rollouts are stored; continue with --resume"
         raise StorageError(f"Spark gave up collecting ({first_line(error)}); {kept}.") from error
     job.staging.remove()
     return last
+
+
+@dataclass(slots=True)
+class _Desk:
+    """What the driver does for a collect job while it runs."""
+
+    lake: Lake
+    job: CollectJob
+    share: Share
+    beat: JobBeat
+    follow: Callable[[], float | None]
+    started: float = field(default_factory=time.monotonic)
+    adopted: set[str] = field(default_factory=set)
+    mean_reward: float | None = None
+    stopped: Stop | None = None
+
+    def adopt(self) -> None:
+        """Adopt the parts that came since the last time."""
+        fresh = [part for part in self.job.staging.parts() if part not in self.adopted]
+        adopt_parts(self.lake, self.job.run_id, fresh, self.share)
+        self.adopted.update(fresh)
+
+    def adopt_and_follow(self) -> None:
+        """Adopt, and let verification follow."""
+        self.adopt()
+        self.mean_reward = self.follow()
+
+    def progress(self) -> Progress:
+        return Progress.of(
+            self.job.staging.statuses(),
+            self.beat.total,
+            time.monotonic() - self.started,
+            mean_reward=self.mean_reward,
+            stopped=self.stopped,
+        )
+
+    def watch(self) -> None:
+        """Show that the driver lives, and stop a job that cannot come to anything."""
+        self.job.staging.beat(self.beat)
+        seen = self.progress()
+        failed = sum(seen.failures.values())
+        if self.stopped is None and failed > FAILED_SHARE * max(seen.done, FAILED_BASE):
+            kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(seen.failures.items()))
+            self.stopped = Stop("too_many_failures", f"{failed} of the first {seen.done} rollouts failed ({kinds})")
+            self.job.staging.order_stop(self.stopped)
 
 
 @contextlib.contextmanager

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
-from gym_spark.endpoint.wire import sum_usage
+from gym_spark.endpoint.usage import Usage, sum_usage
 from gym_spark.errors import RolloutError
 from gym_spark.harness.base import Episode
 from gym_spark.tables.schemas import ROLLOUTS
+
+#: Characters of text in one row: several times what the largest answer takes, and half of what one Arrow or Parquet
+#: value can hold if each takes four bytes.
+ROW_TEXT: Final = 1 << 28
+#: Characters of text in one batch, unless one row alone has more.
+BATCH_TEXT: Final = 1 << 26
+#: Columns of a row that come from the plan and our own clock, so that they can be stored whatever the others hold.
+_OURS: Final = ("run_id", "shard", "task_id", "task_index", "rollout_index", "attempt", "started_at", "completed_at")
+#: Columns that tell what a refused row has cost, with what stands for them where they cannot be stored either.
+_SPENT: Final = {"usage": None, "requests": 0}
 
 #: What a worker needs of a planned rollout. Input columns of the collect stage.
 PENDING_SCHEMA: pa.Schema = pa.schema(
@@ -61,23 +71,100 @@ def completed(run_id: str, pending: Pending, episode: Episode, started_at: datet
     }
 
 
-def failed(run_id: str, pending: Pending, error: RolloutError, started_at: datetime) -> dict[str, Any]:
-    """Return the row of a rollout that failed: kind, stage and message, and no answer."""
+def failed(run_id: str, pending: Pending, error: RolloutError, started_at: datetime, usage: Usage) -> dict[str, Any]:
+    """Return the row of a rollout that failed: kind, stage and message, what it is known to have cost, no answer."""
     return _row(run_id, pending, started_at) | {
         "state": "failed",
         "failure_kind": error.kind,
         "failure_stage": error.stage,
         "failure_terminal": error.terminal,
         "error": storable(str(error)),
+        "usage": asdict(usage),
         "model_calls": 0,
         "requests": error.requests,
         "turns": 0,
     }
 
 
+def to_batches(rows: Sequence[dict[str, Any]]) -> Iterator[pa.RecordBatch]:
+    """Return rows as batches of the `rollouts` schema, each small enough to be one Parquet part."""
+    batch: list[dict[str, Any]] = []
+    size = 0
+    for row in rows:
+        text = _text(row)
+        if batch and size + text > BATCH_TEXT:
+            yield to_batch(batch)
+            batch, size = [], 0
+        batch.append(row)
+        size += text if text <= ROW_TEXT else 0
+    if batch:
+        yield to_batch(batch)
+
+
 def to_batch(rows: Sequence[dict[str, Any]]) -> pa.RecordBatch:
-    """Return rows as one batch of the `rollouts` schema; an absent column is null."""
-    return pa.RecordBatch.from_pylist(list(rows), schema=ROLLOUTS.schema)
+    """Return rows as one batch of the `rollouts` schema; an absent column is null.
+
+    A row that cannot be stored (a harness of the user's may put anything into it) becomes a failed one of kind
+    ``unstorable``: it must not take with it the others of its batch.
+    """
+    fitting = [_fitting(row) for row in rows]
+    try:
+        return _arrow(fitting)
+    except _REFUSALS:
+        return _arrow([_taken(row) for row in fitting])
+
+
+#: What pyarrow raises for values of a wrong type or size; its own errors are kinds of these, or of `ArrowException`.
+_REFUSALS: Final = (
+    pa.ArrowException,
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+
+
+def _arrow(rows: list[dict[str, Any]]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist(rows, schema=ROLLOUTS.schema)
+
+
+def _text(row: dict[str, Any]) -> int:
+    return sum(len(value) for value in row.values() if isinstance(value, str))
+
+
+def _fitting(row: dict[str, Any]) -> dict[str, Any]:
+    size = _text(row)
+    return row if size <= ROW_TEXT else _unstorable(row, f"it has {size} characters of text, more than {ROW_TEXT}")
+
+
+def _taken(row: dict[str, Any]) -> dict[str, Any]:
+    try:
+        _arrow([row])
+    except _REFUSALS as error:
+        return _unstorable(row, f"{type(error).__name__}: {error}")
+    return row
+
+
+def _unstorable(row: dict[str, Any], reason: str) -> dict[str, Any]:
+    """Return the failed row that stands for one that cannot be stored."""
+    refused = {name: row.get(name) for name in _OURS} | {
+        "state": "failed",
+        "failure_kind": "unstorable",
+        "failure_stage": "harness",
+        "failure_terminal": True,
+        "error": storable(f"the rollout cannot be stored: {reason}"[:1000]),
+        "model_calls": 0,
+        "turns": 0,
+    }
+    for name, unknown in _SPENT.items():
+        try:
+            pa.array([row.get(name)], type=ROLLOUTS.schema.field(name).type)
+            refused[name] = unknown if row.get(name) is None else row[name]
+        except _REFUSALS:
+            refused[name] = unknown
+    return refused
 
 
 def storable(text: str | None) -> str | None:
@@ -86,8 +173,13 @@ def storable(text: str | None) -> str | None:
 
 
 def to_json(value: Any) -> str:
-    """Return JSON whose escapes keep even lone surrogates."""
-    return json.dumps(value, separators=(",", ":"))
+    """Return JSON whose escapes keep even lone surrogates; NaN and infinities, which it has no form for, are null."""
+    try:
+        return json.dumps(value, separators=(",", ":"), allow_nan=False)
+    except ValueError:
+        # Read back and written again: that leaves the walk to `json`, and 1e400 is one answer in very many.
+        loaded = json.loads(json.dumps(value), parse_constant=lambda _: None)
+        return json.dumps(loaded, separators=(",", ":"))
 
 
 def now() -> datetime:

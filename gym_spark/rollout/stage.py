@@ -28,7 +28,9 @@ def collected(pending: DataFrame, job: CollectJob) -> DataFrame:
 
     def work(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
         context = TaskContext.get()
-        yield collect_partition(iter(batches), job, context.partitionId() if context is not None else 0)
+        if context is None:
+            raise AssertionError("Spark gives every task a context")
+        yield collect_partition(iter(batches), job, context.partitionId(), context.attemptNumber())
 
     # Round robin: shares that differ by one row at most, so that all workers end at about the same time.
     spread = pending.select(*PENDING_SCHEMA.names).repartition(job.workers)

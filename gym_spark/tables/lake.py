@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-import re
+import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
@@ -15,14 +14,19 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
+from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_random_exponential
 
 from gym_spark.errors import ConfigError, StorageError
+from gym_spark.tables.location import location_of
 from gym_spark.tables.schemas import Table
 
 #: What a failing Spark call raises: pyspark gives its own type only to those of the JVM's errors that it knows.
 SPARK_ERRORS: Final = (PySparkException, Py4JError)
 
-_CATALOG_SCHEMA: Final = re.compile(r"^[A-Za-z_]\w*\.[A-Za-z_]\w*$")
+#: Writers of one table meet seldom and briefly; a writer that loses so often in a row has another problem.
+_CONFLICT_TRIES: Final = 8
+#: Between two looks at a table that another writer is creating.
+_CREATE_WAIT_S: Final = 0.5
 
 
 def spark_schema(table: Table) -> StructType:
@@ -40,11 +44,8 @@ class Lake:
 
     def __init__(self, spark: SparkSession, root: str) -> None:
         self.spark = spark
-        self.in_catalog = bool(_CATALOG_SCHEMA.match(root)) and not Path(root).exists()
-        if self.in_catalog or "://" in root or root.startswith("dbfs:/"):
-            self.root = root.rstrip("/")
-        else:
-            self.root = str(Path(root).expanduser().absolute())
+        self.location = location_of(root)
+        self.in_catalog, self.root = self.location.in_catalog, self.location.root
 
     def name(self, table: Table) -> str:
         """Return the table's name for SQL."""
@@ -53,13 +54,23 @@ class Lake:
     def exists(self, table: Table) -> bool:
         """Tell whether the table is there."""
         if self.in_catalog:
-            return self.spark.catalog.tableExists(self.name(table))
-        if "://" not in self.root and not self.root.startswith("dbfs:/"):
-            return (Path(self.root) / table.name / "_delta_log").is_dir()
+            return self._is_in_catalog(table)
+        if self.location.folder is not None:
+            # A first commit, not only its folder: a kill in the middle of a creation leaves that behind.
+            return any((self.location.folder / table.name / "_delta_log").glob("*.json"))
         try:
             return bool(self.spark.read.format("delta").load(f"{self.root}/{table.name}").columns)
         except AnalysisException:
             return False
+
+    def _is_in_catalog(self, table: Table) -> bool:
+        try:
+            return self.spark.catalog.tableExists(self.name(table))
+        except SPARK_ERRORS as error:
+            raise ConfigError(
+                f"--lake '{self.root}' is read as catalog.schema, and this Spark session has no such catalog "
+                f"({first_line(error)}); for a folder of that name write ./{self.root}."
+            ) from error
 
     def ensure(self, *tables: Table) -> None:
         """Create the tables that are missing. Done before any parallel writer starts: first writers conflict.
@@ -69,10 +80,23 @@ class Lake:
         """
         for table in tables:
             if not self.exists(table):
-                self._create(table)
+                self._create_once(table)
                 if not self.exists(table):
                     place = f"{self.root}/{table.name}"
                     raise ConfigError(f"'{place}' is there but is no Delta table; move it, or name another --lake.")
+
+    def _create_once(self, table: Table) -> None:
+        """Create the table, unless another writer is just doing so."""
+        for left in reversed(range(_CONFLICT_TRIES)):
+            try:
+                return self._create(table)
+            except StorageError:
+                time.sleep(_CREATE_WAIT_S)
+                if self.exists(table):
+                    return None
+                if not left:
+                    raise
+        return None
 
     def _create(self, table: Table) -> None:
         columns = []
@@ -123,10 +147,18 @@ class Lake:
         mode = "overwrite" if options else "append"
         writer = frame.select(*table.columns).write.format("delta").mode(mode).options(**options)
         try:
-            if self.in_catalog:
-                writer.saveAsTable(self.name(table))
-            else:
-                writer.save(f"{self.root}/{table.name}")
+            # Safe to repeat: every frame that is written here is made of stored rows, never of model calls.
+            for attempt in Retrying(
+                retry=retry_if_exception(_is_conflict),
+                stop=stop_after_attempt(_CONFLICT_TRIES),
+                wait=wait_random_exponential(max=5.0),
+                reraise=True,
+            ):
+                with attempt:
+                    if self.in_catalog:
+                        writer.saveAsTable(self.name(table))
+                    else:
+                        writer.save(f"{self.root}/{table.name}")
         except SPARK_ERRORS as error:
             raise StorageError(
                 f"Writing '{table.name}' in the lake '{self.root}' failed: {first_line(error)}"
@@ -153,6 +185,11 @@ class Lake:
                 "set GYM_SPARK_STAGING to a volume or object-store folder that the workers can write."
             )
         return (named or f"{self.root}/_staging").rstrip("/")
+
+
+def _is_conflict(error: BaseException) -> bool:
+    """Tell whether another writer was faster: Delta's conflicts carry this in their class."""
+    return isinstance(error, SPARK_ERRORS) and "DELTA_CONCURRENT" in str(error)
 
 
 def _indexed_columns(table: Table) -> int:

@@ -17,7 +17,7 @@ from gym_spark.errors import ConfigError, did_you_mean
 from gym_spark.tables.lake import Lake
 from gym_spark.tables.schemas import RUNS
 
-Status = Literal["running", "finished", "interrupted", "failed"]
+Status = Literal["running", "finished", "incomplete", "budget_exhausted", "stopped", "interrupted", "failed"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,7 +94,10 @@ RUNS: Final = Table(
         [
             _key("run_id", "name of the run"),
             _key("recorded_at", "when; the newest row of a run stands", TIMESTAMP),
-            _key("status", "running, finished, interrupted or failed"),
+            _key(
+                "status",
+                "running, finished, incomplete, budget_exhausted, stopped, interrupted or failed",
+            ),
             _key("benchmark", "name of the benchmark"),
             _key("dataset_version", "content fingerprint of its tasks"),
             _column("model", pa.string(), "model name sent to the endpoint"),
@@ -102,7 +105,7 @@ RUNS: Final = Table(
             _key("verification_id", "verification that the headline numbers name"),
             _key("planned_tasks", "tasks in the plan", pa.int64()),
             _key("planned_rollouts", "tasks in the plan times repeats", pa.int64()),
-            _column("error", pa.string(), "why the run failed, if it did"),
+            _column("error", pa.string(), "why the run failed or was stopped, if it was"),
             _key("versions", "JSON: gym-spark, Spark, Delta, Python, verifier libraries, model server"),
             _key("spec", "JSON: the complete resolved specification, secrets as references"),
         ]
@@ -184,6 +187,8 @@ TASK_PROFILES: Final = Table(
             _column("mean", pa.float64(), "mean reward over scored rollouts; null if none"),
             _column("strict_mean", pa.float64(), "sum of rewards over planned rollouts"),
             _column("variance", pa.float64(), "sample variance over scored rollouts; null below two"),
+            _column("min", pa.float64(), "lowest reward of a scored rollout"),
+            _column("max", pa.float64(), "highest reward of a scored rollout"),
         ]
     ),
     partition_by=("run_id", "verification_id"),

@@ -7,21 +7,18 @@ path and on every worker: it imports no verifier, no pyspark and no heavy librar
 
 from __future__ import annotations
 
-import importlib
-import inspect
 import json
 import math
 import re
+import reprlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any, ClassVar, Final, Literal, get_args, get_type_hints
+from typing import Any, ClassVar, Final, Literal, get_args
 
-from pydantic import BaseModel, create_model
-
-from gym_spark.config import JsonObject, Spec, digest, validate
-from gym_spark.errors import ConfigError, GymSparkError, RolloutError, boundary, did_you_mean
+from gym_spark.config import JsonObject, digest
+from gym_spark.errors import ConfigError, GymSparkError, boundary
+from gym_spark.plugins import Registry, users_code
 
 VerdictState = Literal["scored", "judge_failed", "verify_timeout", "verifier_error", "not_scored"]
 UnscoredState = Literal["judge_failed", "verify_timeout", "verifier_error", "not_scored"]
@@ -81,24 +78,45 @@ class Verdict:
         return Verdict(state, None, detail={"reason": reason})
 
     def checked(self) -> Verdict:
-        """Return this verdict with plain floats, or a ``verifier_error`` that says which of its values is wrong."""
-        if self.state not in get_args(VerdictState):
-            return Verdict.unscored("verifier_error", f"the verifier returned the unknown state {self.state!r}")
-        if not isinstance(self.extracted_answer, str | None):
-            return Verdict.unscored("verifier_error", f"the verifier extracted {self.extracted_answer!r}, not text")
-        if self.state != "scored":
-            return Verdict(self.state, None, self.extracted_answer, self.scores, self.detail)
-        numbers = {"reward": self.reward, **{f"score '{name}'": value for name, value in self.scores.items()}}
-        for name, value in numbers.items():
-            if not _is_finite(value):
-                return Verdict.unscored("verifier_error", f"the verifier returned the {name} {value!r}")
+        """Return this verdict as the table can hold it, or a ``verifier_error`` that says what is wrong with it.
+
+        Half a surrogate pair, which an answer can hold and UTF-8 cannot, becomes "?" in its texts.
+        """
+        fault = self._fault()
+        if fault is not None:
+            return Verdict.unscored("verifier_error", f"the verifier {fault}")
+        reward = float(self.reward or 0.0) if self.state == "scored" else None
+        extracted = None if self.extracted_answer is None else _storable(self.extracted_answer)
         scores = {name: float(value) for name, value in self.scores.items()}
-        return Verdict("scored", float(self.reward or 0.0), self.extracted_answer, scores, self.detail)
+        detail = json.loads(_storable(json.dumps(self.detail, ensure_ascii=False, allow_nan=False)))
+        return Verdict(self.state, reward, extracted, scores, detail)
+
+    def _fault(self) -> str | None:
+        """Return what is wrong with the values, the detail's JSON apart. Each is shown shortened: it may be huge."""
+        if self.state not in get_args(VerdictState):
+            return f"returned the unknown state {reprlib.repr(self.state)}"
+        if not isinstance(self.extracted_answer, str | None):
+            return f"extracted {reprlib.repr(self.extracted_answer)}, not text"
+        for what, value in {"scores": self.scores, "detail": self.detail}.items():
+            if not isinstance(value, dict):
+                return f"returned {reprlib.repr(value)} as {what}, not a dict"
+        for name, score in self.scores.items():
+            if not isinstance(name, str) or _storable(name) != name:
+                return f"named a score {reprlib.repr(name)}, which is not text"
+            if not _is_finite(score):
+                return f"returned the score {reprlib.repr(name)} {reprlib.repr(score)}"
+        if self.state == "scored" and not _is_finite(self.reward):
+            return f"returned the reward {reprlib.repr(self.reward)}"
+        return None
 
 
 def _is_finite(value: Any) -> bool:
     # numpy's scalars have __float__ too; text has not, so "1" is refused.
     return hasattr(value, "__float__") and math.isfinite(float(value))
+
+
+def _storable(text: str) -> str:
+    return text.encode("utf-8", "replace").decode()
 
 
 class Verifier(ABC):
@@ -113,8 +131,10 @@ class Verifier(ABC):
     mode: ClassVar[Mode] = "stateless"
     #: True: may hang or take the process down, so it runs in a child process that can be killed.
     isolated: ClassVar[bool] = False
-    #: True: reads `Judgeable.response`, which is large and otherwise not parsed.
+    #: True: reads `Judgeable.response`, which is large and otherwise neither sent to the workers nor parsed.
     needs_response: ClassVar[bool] = False
+    #: Keys that every task's `verifier_inputs` must have; prepare refuses a row without, before a rollout is paid for.
+    needs: ClassVar[tuple[str, ...]] = ()
 
     def warm_up(self) -> None:  # noqa: B027  optional on purpose
         """Import and cache what the first verdict would pay for; called once, outside any time limit."""
@@ -131,10 +151,11 @@ def judge_one(verifier: Verifier, item: Judgeable) -> Verdict:
             verdict = verifier.verify(item)
             if not isinstance(verdict, Verdict):
                 raise TypeError(f"the verifier returned {type(verdict).__name__}, not a Verdict")
-            json.dumps(verdict.detail, allow_nan=False)
             return verdict.checked()
     except GymSparkError as error:
-        return Verdict.unscored("verifier_error", str(error))
+        return Verdict.unscored("verifier_error", _storable(str(error)))
+    except SystemExit as end:
+        return Verdict.unscored("verifier_error", f"the verifier called sys.exit({reprlib.repr(end.code)})")
 
 
 def expected_answers(item: Judgeable) -> list[str]:
@@ -175,15 +196,18 @@ def answer_text(item: Judgeable) -> str:
     return "" if inside else "".join(kept) + text[start:]
 
 
+_REGISTRY: Final[Registry[Verifier]] = Registry(
+    "verifier",
+    ENTRY_POINT_GROUP,
+    _BUILTIN,
+    fits=lambda found: issubclass(found, Verifier),
+    wanted="a subclass of gym_spark.verify.base.Verifier",
+)
+
+
 def verifier_descriptions() -> dict[str, str]:
     """Return one line per registered verifier, sorted by name, without importing any."""
-    found = {name: f"from {point.value}" for name, point in _entry_points().items()}
-    return dict(sorted((found | {name: text for name, (_, text) in _BUILTIN.items()}).items()))
-
-
-def verifier_names() -> list[str]:
-    """Return the registered names, sorted."""
-    return list(verifier_descriptions())
+    return _REGISTRY.descriptions()
 
 
 def load_verifier(name: str, params: Mapping[str, Any]) -> Verifier:
@@ -192,52 +216,28 @@ def load_verifier(name: str, params: Mapping[str, Any]) -> Verifier:
     Raises:
         ConfigError: Unknown name, class that cannot be imported or is no `Verifier`, wrong parameter.
     """
-    found = _verifier_class(name)
-    wanted = validate(_parameter_model(found), params, f"verifier '{name}'")
+    return _REGISTRY.build(name, params)
+
+
+def warm_up(name: str, verifier: Verifier) -> None:
+    """Warm a verifier up where it will judge.
+
+    Raises:
+        ConfigError: The warm-up failed, for instance for want of a library.
+    """
+    with users_code(f"The verifier '{name}' cannot start"):
+        verifier.warm_up()
+
+
+def needed_inputs(name: str) -> tuple[str, ...]:
+    """Return the keys of `verifier_inputs` that a verifier needs; none where its class is not on this machine."""
     try:
-        with boundary("verifier"):
-            return found(**{key: getattr(wanted, key) for key in wanted.model_fields_set})
-    except RolloutError as error:
-        raise ConfigError(f"The verifier '{name}' cannot be built with {dict(params)} ({error}).") from error
+        return _REGISTRY.part_class(name).needs
+    except ConfigError:
+        return ()
 
 
 def verifier_digest(name: str, params: Mapping[str, Any]) -> str:
     """Return the digest of what decides a verdict: name, parameters, and version with that of its libraries."""
     version = load_verifier(name, params).version
     return digest({"name": name, "params": dict(params), "version": version})
-
-
-def _verifier_class(name: str) -> type[Verifier]:
-    points = _entry_points()
-    if name in _BUILTIN:
-        target = _BUILTIN[name][0]
-    elif name in points:
-        target = points[name].value
-    elif ":" in name:
-        target = name
-    else:
-        raise ConfigError(f"There is no verifier '{name}'{did_you_mean(name, verifier_names())}")
-    module, _, attribute = target.partition(":")
-    try:
-        with boundary("verifier"):
-            found = getattr(importlib.import_module(module), attribute)
-    except RolloutError as error:
-        raise ConfigError(f"The verifier '{name}' cannot be imported from '{target}' ({error}).") from error
-    if not (inspect.isclass(found) and issubclass(found, Verifier)):
-        raise ConfigError(f"The verifier '{name}' ({target}) must be a subclass of gym_spark.verify.base.Verifier.")
-    return found
-
-
-def _entry_points() -> dict[str, EntryPoint]:
-    return {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
-
-
-def _parameter_model(found: type[Verifier]) -> type[BaseModel]:
-    """Return the constructor's keyword arguments as a closed model, so that they are checked like any other key."""
-    hints = get_type_hints(found.__init__, include_extras=True)
-    fields: dict[str, Any] = {}
-    for parameter in inspect.signature(found).parameters.values():
-        if parameter.kind in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD):
-            default = ... if parameter.default is parameter.empty else parameter.default
-            fields[parameter.name] = (hints.get(parameter.name, Any), default)
-    return create_model(f"{found.__name__}Parameters", __base__=Spec, **fields)

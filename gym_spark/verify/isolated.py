@@ -28,8 +28,8 @@ from multiprocessing.connection import Connection, Pipe, wait
 from types import TracebackType
 from typing import Any, Final
 
-from gym_spark.errors import ConfigError, GymSparkError
-from gym_spark.verify.base import Judgeable, Verdict, judge_one, load_verifier
+from gym_spark.errors import ConfigError
+from gym_spark.verify.base import Judgeable, Verdict, judge_one, load_verifier, warm_up
 
 #: Address space of a child, bytes: generous for sympy, small enough that one expression cannot take the machine.
 MEMORY_LIMIT: Final = 4 << 30
@@ -49,9 +49,8 @@ _BOOTSTRAP: Final = (
 
 @dataclass(slots=True)
 class _Slot:
-    """One item on its way to a verdict."""
+    """Place of one item's verdict, in the items' order; the item itself, which may be large, is not kept."""
 
-    item: Judgeable | None
     verdict: Verdict | None
 
 
@@ -91,9 +90,9 @@ class IsolatedPool:
                 if item is None:
                     exhausted = True
                 elif isinstance(item, Verdict):
-                    window.append(_Slot(None, item))
+                    window.append(_Slot(item))
                 else:
-                    window.append(_Slot(item, None))
+                    window.append(_Slot(None))
                     self._dispatch(window[-1], item)
             while window and window[0].verdict is not None:
                 yield window.popleft().verdict  # type: ignore[misc]  # mypy does not narrow window[0]
@@ -174,7 +173,7 @@ class _Child:
             except (EOFError, OSError):
                 failure = f"ended with code {self._process.wait()} while starting"
         if failure:
-            raise ConfigError(f"The child process of verifier '{setup['name']}' failed: {failure}.")
+            raise ConfigError(f"The child process of verifier '{setup['name']}' failed: {failure.rstrip('.')}.")
 
     def send(self, message: Mapping[str, Any], limit_s: float) -> None:
         """Send one message and start its clock; a child that is gone is noticed by the end of its replies."""
@@ -224,8 +223,8 @@ def serve(requests_fd: int, replies_fd: int, lifeline_fd: int) -> None:
         failure = ""
         try:
             verifier = load_verifier(setup["name"], setup["params"])
-            verifier.warm_up()
-        except (GymSparkError, ImportError) as error:
+            warm_up(setup["name"], verifier)
+        except ConfigError as error:
             failure = str(error)
         replies.send_bytes(json.dumps({"failure": failure}).encode())
         while not failure:

@@ -32,6 +32,7 @@ class MathAnswer(Verifier):
     """
 
     name = "math"
+    needs = ("expected_answer",)
     version = "1 " + " ".join(f"{library}=={version(library)}" for library in _LIBRARIES)
     isolated = True
 

@@ -61,6 +61,7 @@ class Numeric(Verifier):
     """
 
     name = "numeric"
+    needs = ("expected_answer",)
 
     def __init__(self, *, tolerance: Annotated[float, Field(ge=0)] = 0.0, pattern: str | None = None) -> None:
         self._tolerance = Decimal(str(tolerance))

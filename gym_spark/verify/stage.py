@@ -11,7 +11,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from gym_spark.config import PartSpec
 from gym_spark.tables.keys import ATTEMPT_KEY
 from gym_spark.tables.schemas import VERIFICATIONS
-from gym_spark.verify.worker import COLUMNS_IN, judge_batches
+from gym_spark.verify.base import load_verifier
+from gym_spark.verify.worker import COLUMNS_IN, columns_in, judge_batches
 
 
 def unverified(rollouts: DataFrame, tasks: DataFrame, verifications: DataFrame) -> DataFrame:
@@ -40,6 +41,9 @@ def verdicts(frame: DataFrame, *, run_id: str, verification_id: str, verifier: P
         verification_id: Name of this verification.
         verifier: Which verifier, with which parameters.
         limit_s: Wall-clock limit of one verdict, for verifiers that run in a child process.
+
+    Raises:
+        ConfigError: the verifier cannot be built.
     """
 
     def work(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
@@ -52,4 +56,5 @@ def verdicts(frame: DataFrame, *, run_id: str, verification_id: str, verifier: P
             limit_s=limit_s,
         )
 
-    return frame.mapInArrow(work, from_arrow_schema(VERIFICATIONS.schema))
+    needed = columns_in(load_verifier(verifier.name, verifier.params))
+    return frame.select(*needed).mapInArrow(work, from_arrow_schema(VERIFICATIONS.schema))

@@ -1,8 +1,9 @@
 """One partition of the verify stage: Arrow batches of rollouts in, Arrow batches of `verifications` out.
 
-Columns in (`COLUMNS_IN`): task_id, rollout_index, attempt, state, failure_kind, answer_state, output_text, response
-(JSON), environment_reward, verifier_inputs (JSON). Columns out: exactly `tables.schemas.VERIFICATIONS`, one row per row
-in, in order. A row that cannot be judged is a row with a reason, never an exception and never reward 0.
+Columns in (`columns_in`): task_id, rollout_index, attempt, state, failure_kind, answer_state, output_text,
+environment_reward, verifier_inputs (JSON), and response (JSON) for a verifier that reads it. Columns out: exactly
+`tables.schemas.VERIFICATIONS`, one row per row in, in order. A row that cannot be judged is a row with a reason, never
+an exception and never reward 0.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import pyarrow as pa
 
 from gym_spark.config import JsonObject
 from gym_spark.tables.schemas import VERIFICATIONS
-from gym_spark.verify.base import Judgeable, Verdict, Verifier, judge_one, load_verifier, verifier_digest
+from gym_spark.verify.base import Judgeable, Verdict, Verifier, judge_one, load_verifier, verifier_digest, warm_up
 from gym_spark.verify.isolated import IsolatedPool
 
 COLUMNS_IN: Final = (
@@ -40,6 +41,11 @@ BATCH_CHARS: Final = 4_000_000
 Row = dict[str, Any]
 
 
+def columns_in(verifier: Verifier) -> list[str]:
+    """Return the columns that a verifier's rows have: `response`, the largest, only where it is read."""
+    return [name for name in COLUMNS_IN if name != "response" or verifier.needs_response]
+
+
 def judge_batches(
     batches: Iterator[pa.RecordBatch],
     *,
@@ -52,7 +58,7 @@ def judge_batches(
     """Judge every rollout of the batches with one verifier.
 
     Args:
-        batches: Rollouts joined with their tasks' verifier inputs; streamed, a few rows are read ahead.
+        batches: Rollouts joined with their tasks' verifier inputs (`columns_in`); streamed, a few rows are read ahead.
         run_id: Goes into every row.
         verification_id: Goes into every row.
         verifier_name: Registered name or ``module:Class``.
@@ -63,6 +69,8 @@ def judge_batches(
         ConfigError: The verifier cannot be built.
     """
     verifier = load_verifier(verifier_name, params)
+    if not verifier.isolated:
+        warm_up(verifier_name, verifier)
     constant = {
         "run_id": run_id,
         "verification_id": verification_id,
@@ -76,8 +84,8 @@ def judge_batches(
 
 
 def _rows(batches: Iterable[pa.RecordBatch], verifier: Verifier) -> Iterator[Row]:
-    """Yield the rows one by one; `response` stays null unless the verifier reads it."""
-    names = [name for name in COLUMNS_IN if name != "response" or verifier.needs_response]
+    """Yield the rows one by one, so that no more than one row's texts are Python objects at a time."""
+    names = columns_in(verifier)
     for batch in batches:
         columns = [batch.column(name) for name in names]
         for index in range(batch.num_rows):
@@ -95,12 +103,10 @@ def _judged(rows: Iterable[Row], verifier: Verifier, pool: IsolatedPool) -> Iter
 
     verdicts = pool.judge(items()) if verifier.isolated else _judge_here(items(), verifier)
     for verdict in verdicts:
-        extracted = verdict.extracted_answer
         yield keys.popleft() | {
             "state": verdict.state,
             "reward": verdict.reward,
-            # Half a surrogate pair, which JSON can spell, is not UTF-8.
-            "extracted_answer": None if extracted is None else extracted.encode("utf-8", "replace").decode(),
+            "extracted_answer": verdict.extracted_answer,
             "scores": list(verdict.scores.items()),
             "verified_at": datetime.now(UTC),
             "detail": json.dumps(verdict.detail) if verdict.detail else None,

@@ -56,10 +56,12 @@ def test_a_run_sends_each_planned_request_once_and_its_numbers_match_a_hand_comp
         assert gym("eval", "profile", "--run-id", "r1").code == 0
         assert json.loads(gym("eval", "profile", "--run-id", "r1", "--json").out) == shown
         again = gym(*arguments(server, "r1", source, "--num-repeats", 3, "--api", api, "--json", "--resume"))
+        twice = gym(*arguments(server, "r1", source, "--num-repeats", 3, "--api", api))
+        assert (twice.code, twice.err.count("--resume")) == (2, 1)
         assert again.code == 0, again.err
         assert "no request was sent" in again.err
         assert json.loads(again.out) == shown
-        assert server.requests == 7 * 3 + 1
+        assert server.requests == 7 * 3 + 2  # the refused run's preflight
     assert gym("eval", "export", "--run-id", "r1", "--output", tmp_path / "rows.jsonl").code == 0
     rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
     check_by_hand(shown, rows, repeats=3)
@@ -153,6 +155,7 @@ def test_p01_a_changed_gold_is_another_version_and_stops_a_resume(gym: Run, lake
         assert told.code == 2
         assert "dataset_version" in told.err
         assert server.requests == sent
+        assert lake.read(TASKS).count() == 5, "a refused run leaves the lake as it was"
         assert gym(*arguments(server, "r2", source, "--no-preflight")).code == 0
     versions = {row["version"] for row in lake.read(TASKS).collect()}
     assert len(versions) == 2
@@ -171,9 +174,10 @@ def test_failed_rollouts_are_rows_that_lower_the_strict_mean_and_not_the_scored_
         return FakeReply(status=400, error={"message": "no"}) if number == "2" else number
 
     with FakeOpenAI(answer) as server:
-        told = gym(*arguments(server, "r1", source, "--num-repeats", 2, "--json", "--strict"))
+        told = gym(*arguments(server, "r1", source, "--num-repeats", 2, "--json", "--strict", "--samples", 2))
     assert told.code == 1
     shown = json.loads(told.out)
+    assert len(shown["samples"]) == 2
     values = {(m["name"], m["denominator"]): m["value"] for m in shown["metrics"]}
     assert values["mean_reward", "planned"] == 0.75
     assert values["mean_reward", "scored"] == 1.0
@@ -192,7 +196,7 @@ def test_p08_a_dead_endpoint_ends_soon_with_a_row_for_each_rollout(gym: Run, lak
     assert "the endpoint is down or its address is wrong" in checked.err
     assert len(checked.err.strip().splitlines()) == 1
     assert not (tmp_path / "lake").exists()
-    told = gym(*words, "--no-preflight")
+    told = gym(*words, "--no-preflight", "--set", "endpoint.retries.unreachable.window_s=5")
     assert told.code == 1
     assert "Warning: a request failed, unreachable" in told.err
     rows = lake.read(ROLLOUTS).collect()
@@ -247,3 +251,73 @@ def test_concurrency_is_run_wide(gym: Run, tmp_path: Path) -> None:
         assert gym(*arguments(server, "r1", source, "--concurrency", 8, "--no-preflight")).code == 0
         assert 6 <= server.peak <= 8
         assert server.requests == 60
+
+
+def test_a_key_that_expires_stops_the_run_and_a_resume_makes_up_for_it(gym: Run, lake: Lake, tmp_path: Path) -> None:
+    """401 after ten answers: dispatch stops, exit 1; with the key renewed --resume completes every rollout."""
+    source = quiz(tmp_path / "quiz.jsonl", 60)
+    with FakeOpenAI(lambda body, n: "1" if n < 10 else FakeReply(status=401)) as server:
+        told = gym(*arguments(server, "r1", source, "--concurrency", 4, "--no-preflight"))
+        assert told.code == 1
+        assert "Stopped early: unauthorized" in told.out
+        assert server.requests <= 10 + 2 * 4
+    with FakeOpenAI(lambda body, n: "1") as server:
+        told = gym(*arguments(server, "r1", source, "--resume"))
+        assert told.code == 0, told.err
+    assert lake.read(ROLLOUTS).where("state = 'completed'").count() == 60
+
+
+def test_p52_a_hopeless_run_stops_early_and_one_bad_row_does_not(gym: Run, lake: Lake, tmp_path: Path) -> None:
+    """All rows failing: stopped long before the end. One row over the context window: a failed row among good ones."""
+    too_long = FakeReply(status=400, error={"message": "too long", "code": "context_length_exceeded"})
+    source = quiz(tmp_path / "quiz.jsonl", 400)
+    with FakeOpenAI(lambda body, n: FakeReply(status=400, error={"message": "no"}, delay_s=0.05)) as server:
+        told = gym(*arguments(server, "bad", source, "--concurrency", 4, "--no-preflight"))
+        assert told.code == 1
+        assert "rollouts failed (" in told.out
+        assert server.requests < 300
+    with FakeOpenAI(lambda body, n: too_long if last_user_text(body) == "Q: 13 + 0" else "1") as server:
+        assert gym(*arguments(server, "one", quiz(tmp_path / "small.jsonl", 20), "--no-preflight")).code == 0
+        assert server.requests == 20
+    kinds = Counter(row["failure_kind"] for row in lake.read(ROLLOUTS, run_id="one").collect())
+    assert kinds == {None: 19, "context_length_exceeded": 1}
+
+
+def test_p58_a_budget_stops_dispatch_and_keeps_what_is_done(gym: Run, lake: Lake, tmp_path: Path) -> None:
+    """Prices 1 and 4 per million, 1,000 tokens in and 500 out a row, budget 0.010, one in flight: three rows, 0.009."""
+    source = quiz(tmp_path / "quiz.jsonl", 6)
+    usage = {"prompt_tokens": 1000, "completion_tokens": 500, "total_tokens": 1500}
+    priced = ["--set", "endpoint.prices={input: 1, output: 4}", "--concurrency", 1, "--no-preflight"]
+    with FakeOpenAI(lambda body, n: FakeReply("1", usage=usage)) as server:
+        told = gym(*arguments(server, "r1", source, *priced, "--set", "endpoint.budget.money=0.010"))
+        assert told.code == 1
+        assert server.requests == 3
+        assert "Estimate:" in told.err
+        assert {row["status"] for row in lake.read(RUNS).collect()} == {"running", "budget_exhausted"}
+        more = gym(*arguments(server, "r1", source, *priced, "--set", "endpoint.budget.money=0.1", "--resume"))
+        assert more.code == 0
+        assert server.requests == 6
+        unpriced = gym(*arguments(server, "r2", source, "--set", "endpoint.budget.money=0.010"))
+        assert unpriced.code == 2
+        assert "unenforceable" in unpriced.err
+
+
+def test_parallel_jobs_share_a_run_out_and_a_forgotten_share_is_named(gym: Run, lake: Lake, tmp_path: Path) -> None:
+    """Three shards, two of three jobs: the coverage line names the shard that misses; the third job completes it."""
+    source = quiz(tmp_path / "quiz.jsonl", 30)
+    assert gym("eval", "prepare", "--benchmark", "quiz", "--search-dir", QUIZ, "--source", source, "--num-shards", 3)
+    with FakeOpenAI(lambda body, n: "1") as server:
+        words = ["eval", "run", "--benchmark", "quiz", "--search-dir", QUIZ, "--model", "fake", "--run-id", "r1"]
+        words += ["--model-url", server.url, "--no-preflight"]
+        too_many = gym(*words, "--shards", "1/4")
+        assert too_many.code == 2
+        assert "--num-shards 4" in too_many.err
+        assert gym(*words, "--shards", "1/3").code == 0
+        second = gym(*words, "--shards", "3/3")
+        missing = 30 - server.requests
+        assert missing > 0
+        assert f"shard 1 misses {missing}" in second.out
+        third = gym(*words, "--shards", "2/3")
+        assert "misses" not in third.out
+        assert server.requests == 30
+    assert lake.read(ROLLOUTS).select("task_id").distinct().count() == 30

@@ -12,9 +12,9 @@ import pytest
 from pyspark.sql import functions as F
 
 from gym_spark.errors import ConfigError, StorageError
-from gym_spark.flow import prepare
+from gym_spark.flow import draft
 from gym_spark.prepare.catalog import find_benchmark
-from gym_spark.prepare.publish import BenchmarkVersion, find_version, get_version
+from gym_spark.prepare.publish import BenchmarkVersion, find_version, get_version, publish
 from gym_spark.tables.lake import Lake, spark_schema
 from gym_spark.tables.schemas import BENCHMARKS, METRICS, RUNS, TASKS
 
@@ -47,7 +47,7 @@ def published(lake: Lake, folder: Path, questions: list[str], broken_at: int | N
         lines[broken_at - 1]["broken"] = "yes"
     file = folder / "quiz.jsonl"
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return prepare(find_benchmark("quiz", [SAMPLES]), lake, sources=[file], num_shards=2)
+    return publish(lake, draft(find_benchmark("quiz", [SAMPLES]), sources=[file], num_shards=2))
 
 
 def current(lake: Lake) -> tuple[str, int]:

@@ -18,11 +18,14 @@ from gym_spark.results.reward_profile import task_profiles
 from gym_spark.results.run_profile import Coverage, Metric, RunProfile, profile_numbers
 from tests.spark.frames import Row, failure, frame_of, rollout, rollouts, spread, verdict, verifications
 
-PLANNED = pa.schema([("task_id", pa.string()), ("task_index", pa.int64()), ("rollout_index", pa.int32())])
+PLANNED = pa.schema(
+    [("task_id", pa.string()), ("task_index", pa.int64()), ("shard", pa.int32()), ("rollout_index", pa.int32())]
+)
 OUTCOMES = pa.schema(
     [
         ("task_id", pa.string()),
         ("task_index", pa.int64()),
+        ("shard", pa.int32()),
         ("state", pa.string()),
         ("reward", pa.float64()),
         *((name, pa.string()) for name in ("failure_kind", "answer_state", "verdict")),
@@ -36,7 +39,7 @@ Rewards = Mapping[str, Sequence[float | None]]
 def planned(spark: SparkSession, repeats: Mapping[str, int]) -> DataFrame:
     """Return a plan of so many repeats of each task."""
     rows = [
-        {"task_id": task_id, "task_index": position, "rollout_index": index}
+        {"task_id": task_id, "task_index": position, "shard": 0, "rollout_index": index}
         for position, (task_id, count) in enumerate(repeats.items())
         for index in range(count)
     ]
@@ -46,7 +49,13 @@ def planned(spark: SparkSession, repeats: Mapping[str, int]) -> DataFrame:
 def judged(spark: SparkSession, rewards: Rewards) -> DataFrame:
     """Return the outcomes of rollouts with these rewards; None is a rollout that never came back."""
     rows = [
-        {"task_id": name, "task_index": at, "state": "missing" if value is None else "completed", "reward": value}
+        {
+            "task_id": name,
+            "task_index": at,
+            "shard": 0,
+            "state": "missing" if value is None else "completed",
+            "reward": value,
+        }
         for at, (name, values) in enumerate(rewards.items())
         for value in values
     ]
@@ -103,8 +112,11 @@ def test_p32_a_task_without_any_rollout_stays_in_the_denominator(spark: SparkSes
         failures={},
         answer_states={"complete": 6},
         verdicts={"scored": 6},
+        missing_shards={0: 2},
     )
-    assert counts.summary() == ("6 of 8 planned rollouts scored (75.0 %); 2 missing; 1 of 4 tasks have no score at all")
+    assert counts.summary() == (
+        "6 of 8 planned rollouts scored (75.0 %); 2 missing; shard 0 misses 2; 1 of 4 tasks have no score at all"
+    )
 
 
 def test_outcomes_take_the_attempt_that_stands_and_only_a_scored_reward(spark: SparkSession) -> None:
@@ -266,7 +278,7 @@ def test_a_run_without_any_score_has_coverage_but_no_numbers(spark: SparkSession
     for metric in found.values():
         assert (metric.value, metric.se, metric.ci_low, metric.n_tasks, metric.n_rollouts) == (None, None, None, 0, 0)
         assert metric.reason == "no rollout is scored"
-    profile = RunProfile("r", "quiz", "1", None, "v", 3, "finished", counts, tuple(found.values()))
+    profile = RunProfile("r", "quiz", "1", None, "v", 3, "finished", None, counts, tuple(found.values()))
     body = json.loads(profile.to_json(), parse_constant=pytest.fail)
     assert body["coverage"]["fraction"] == 0.0
     assert {item["value"] for item in body["metrics"]} == {None}

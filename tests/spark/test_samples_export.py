@@ -76,7 +76,7 @@ def test_export_has_one_strict_json_line_per_attempt_with_every_column(spark: Sp
         verdict("a", 0, state="not_scored", detail='{"reason": "rollout failed: timeout"}'),
     )
     target = tmp_path / "out" / "rollouts.jsonl"
-    assert write_lines(exported_rows(spread(stored, 3), judged), target) == 4
+    assert write_lines(exported_rows(spread(stored, 3), tasks(spark, task("a")), judged), target) == 4
     text = target.read_text(encoding="utf-8")
     assert text.count("\n") == 4
     lines = [strict(line) for line in text.removesuffix("\n").split("\n")]
@@ -87,8 +87,10 @@ def test_export_has_one_strict_json_line_per_attempt_with_every_column(spark: Sp
         ("b", 0, 1),
     ]
     for line in lines:
-        assert line.keys() == {*ROLLOUTS.columns, "verification"}
+        assert line.keys() == {*ROLLOUTS.columns, "responses_create_params", "verifier_inputs", "verification"}
     failed, unjudged, _, last = lines
+    assert json.loads(failed["verifier_inputs"]) == {"expected_answer": "4"}
+    assert last["verifier_inputs"] is None, "a task that is gone costs no row"
     assert (failed["output_text"], failed["usage"], failed["failure_terminal"]) == (None, None, False)
     assert failed["verification"]["state"] == "not_scored"
     assert failed["verification"]["reward"] is None
@@ -116,7 +118,7 @@ def test_export_of_nothing_is_an_empty_file_and_a_wrong_place_is_the_users_mista
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """No rollout, no line; a target below a file is refused in one sentence, before anything is read."""
-    lines = exported_rows(rollouts(spark), verifications(spark))
+    lines = exported_rows(rollouts(spark), tasks(spark), verifications(spark))
     target = tmp_path / "none.jsonl"
     assert write_lines(lines, target) == 0
     assert target.read_text() == ""

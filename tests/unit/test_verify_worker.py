@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from gym_spark.errors import ConfigError
 from gym_spark.tables.schemas import VERIFICATIONS
 from gym_spark.verify.base import Judgeable, Verdict, Verifier, verifier_digest
-from gym_spark.verify.worker import BATCH_CHARS, COLUMNS_IN, judge_batches
+from gym_spark.verify.worker import BATCH_CHARS, COLUMNS_IN, columns_in, judge_batches
 
 SCHEMA = pa.schema(
     [
@@ -41,6 +42,30 @@ class Picky(Verifier):
             raise KeyError("no such field")
         assert item.response is not None
         return Verdict.scored(0.5, extracted_answer=item.response["status"], scores={"f1": 0.25})
+
+
+class Odd(Verifier):
+    """Returns or does what no verifier should, by the answer."""
+
+    name = "odd"
+
+    def __init__(self) -> None:
+        self._ready = False
+
+    def warm_up(self) -> None:
+        self._ready = True
+
+    def verify(self, item: Judgeable) -> Verdict:
+        match item.output_text:
+            case "exit":
+                sys.exit(3)
+            case "number as name":
+                return Verdict("scored", 1.0, scores={1: 0.5})  # type: ignore[dict-item]  # the point of the test
+            case "text as score":
+                return Verdict("not_scored", None, scores={"x": "abc"})  # type: ignore[dict-item]  # the same
+            case "no text":
+                return Verdict.scored(1.0, scores={"\ud800": 0.5})
+        return Verdict.scored(float(self._ready), extracted_answer="\ud800", detail={"seen": "\ud800"})
 
 
 class Long(Verifier):
@@ -81,6 +106,8 @@ def judged(rows: list[dict[str, Any]], name: str, limit_s: float = 10.0) -> list
 
 def test_the_input_columns_are_the_documented_ones() -> None:
     assert tuple(SCHEMA.names) == COLUMNS_IN
+    assert columns_in(Picky()) == SCHEMA.names
+    assert columns_in(Long()) == [name for name in SCHEMA.names if name != "response"]
 
 
 def test_every_row_has_the_tables_schema_and_the_runs_constants() -> None:
@@ -115,13 +142,24 @@ def test_p52_one_row_that_makes_the_verifier_raise_leaves_the_others_scored() ->
     assert found[12]["scores"] == [("f1", 0.25)]
 
 
+def test_p52_every_odd_verdict_is_one_row_and_the_rest_are_scored() -> None:
+    answers = ["exit", "fine", "number as name", "text as score", "fine", "no text"]
+    found = judged([row(number, output_text=text) for number, text in enumerate(answers)], f"{__name__}:Odd")
+    states = {text: each["state"] for text, each in zip(answers, found, strict=True)}
+    assert states == {text: "scored" if text == "fine" else "verifier_error" for text in answers}
+    assert (found[1]["reward"], found[1]["extracted_answer"], found[1]["detail"]) == (1.0, "?", '{"seen": "?"}')
+    assert all("reason" in json.loads(each["detail"]) for each in found if each["state"] != "scored")
+
+
 @pytest.mark.parametrize("inputs", ["{", "[1]", "[" * 100_000, "{}"])
 def test_p52_unusable_verifier_inputs_are_verifier_error(inputs: str) -> None:
     found = judged([row(1, verifier_inputs=inputs), row(2)], "numeric")
     assert [(each["state"], each["reward"]) for each in found] == [("verifier_error", None), ("scored", 1.0)]
 
 
-def test_the_response_is_not_parsed_for_a_verifier_that_does_not_read_it() -> None:
+def test_the_response_is_neither_wanted_nor_parsed_for_a_verifier_that_does_not_read_it() -> None:
+    (out,) = run(iter([pa.RecordBatch.from_pylist([row(1)], schema=SCHEMA).drop_columns(["response"])]), "numeric")
+    assert out.to_pylist()[0]["state"] == "scored"
     assert judged([row(1, response="{")], "numeric")[0]["state"] == "scored"
     assert judged([row(1, response="{")], f"{__name__}:Picky")[0]["state"] == "verifier_error"
 

@@ -1,0 +1,52 @@
+"""What a run has cost, and what the rest of it may."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from gym_spark.config import EndpointSpec
+from gym_spark.endpoint.budget import Estimate, cost, estimate
+from gym_spark.endpoint.usage import Usage
+
+
+def spent_before(rollouts: DataFrame, endpoint: EndpointSpec) -> tuple[float, int]:
+    """Return the money and tokens that the run's stored attempts are known to have cost; collects one row.
+
+    Args:
+        rollouts: The run's stored rollouts, every attempt.
+        endpoint: The endpoint, for its prices; without them the money is 0.
+    """
+    names = Usage.__dataclass_fields__
+    row = rollouts.agg(*(F.sum(f"usage.{name}").alias(name) for name in names)).first()
+    usage = Usage(**row.asDict()) if row is not None else Usage()
+    money = cost(usage, endpoint.prices) if endpoint.prices is not None else None
+    return money or 0.0, usage.total_tokens or 0
+
+
+def estimate_of(
+    pending: DataFrame, endpoint: EndpointSpec, *, rollouts: int, max_output_tokens: int | None
+) -> Estimate:
+    """Guess what the pending rollouts will cost, from the sizes of their prompts; collects one row.
+
+    Args:
+        pending: One row per rollout to do, with `responses_create_params`.
+        endpoint: The endpoint, for its prices.
+        rollouts: Rows of `pending`.
+        max_output_tokens: Bound on one answer.
+    """
+    row = pending.agg(F.sum(F.length("responses_create_params")).alias("characters")).first()
+    characters = (row["characters"] if row is not None else None) or 0
+    return estimate(characters, rollouts, max_output_tokens, endpoint.prices)
+
+
+def in_words(guess: Estimate) -> str:
+    """Say an estimate in one line."""
+    least, most = guess.output_tokens
+    text = (
+        f"about {guess.input_tokens[0]} to {guess.input_tokens[1]} tokens in, {least} to {most or 'any number of'} out"
+    )
+    if guess.money is not None:
+        low, high = guess.money
+        text += f", costing {low:.4g} to {'any amount' if high is None else format(high, '.4g')}"
+    return text

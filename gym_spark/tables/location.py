@@ -1,0 +1,58 @@
+"""Where a lake is: ``--lake`` as the user wrote it, checked before anything is started. No pyspark."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from gym_spark.errors import ConfigError
+
+_CATALOG_SCHEMA: Final = re.compile(r"^[A-Za-z_]\w*\.[A-Za-z_]\w*$")
+#: Spark reads the first ones as patterns, and cannot quote the others in a path.
+_UNUSABLE: Final = re.compile(r"[\[\]{}*?#%`\\\n\0]")
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """The root of a lake.
+
+    Attributes:
+        root: An absolute folder, a URI, or ``catalog.schema``.
+        kind: Which of them.
+    """
+
+    root: str
+    kind: str
+
+    @property
+    def in_catalog(self) -> bool:
+        """True for ``catalog.schema``."""
+        return self.kind == "catalog"
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder, if it is one on this machine."""
+        return Path(self.root) if self.kind == "folder" else None
+
+
+def location_of(lake: str) -> Location:
+    """Read ``--lake``.
+
+    Raises:
+        ConfigError: it is empty, holds characters that Spark cannot use in a path, or is a file.
+    """
+    if not lake.strip():
+        raise ConfigError("--lake (or GYM_SPARK_LAKE) is empty; give a folder, a URI, or catalog.schema.")
+    odd = _UNUSABLE.search(lake)
+    if odd is not None:
+        raise ConfigError(f"--lake '{lake}' holds {odd[0]!r}, which Spark cannot use in a path; choose another folder.")
+    if "://" in lake or lake.startswith("dbfs:/"):
+        return Location(lake.rstrip("/"), "uri")
+    path = Path(lake).expanduser().absolute()
+    if _CATALOG_SCHEMA.match(lake) and not path.exists():
+        return Location(lake, "catalog")
+    if path.exists() and not path.is_dir():
+        raise ConfigError(f"--lake '{lake}' is a file; choose a folder.")
+    return Location(str(path), "folder")

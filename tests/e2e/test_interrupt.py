@@ -1,0 +1,60 @@
+"""Ctrl-C at any moment: one line, exit code 130, nothing lost, no process left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.fake_openai import FakeOpenAI, FakeReply
+from tests.reliability.kill_storm import QUIZ, REPOSITORY, wait_for_end_of
+
+
+@pytest.mark.parametrize("moment", ["start", "collecting"])
+def test_ctrl_c_is_one_line_and_leaves_no_process(moment: str, tmp_path: Path) -> None:
+    """While Spark starts, and while rollouts are in flight; what was finished then is completed by --resume."""
+    (tmp_path / "quiz.jsonl").write_text(
+        "".join(json.dumps({"question": f"{n}", "answer": "1"}) + "\n" for n in range(40))
+    )
+    with FakeOpenAI(lambda body, n: FakeReply("1", delay_s=0.2)) as server:
+        words = [sys.executable, "-m", "gym_spark.cli", "eval", "run", "--benchmark", "quiz", "--search-dir", str(QUIZ)]
+        words += ["--source", str(tmp_path / "quiz.jsonl"), "--lake", str(tmp_path / "lake"), "--run-id", "r1"]
+        words += ["--model", "fake", "--model-url", server.url, "--concurrency", "2", "--no-preflight"]
+        process = subprocess.Popen(
+            words,
+            cwd=REPOSITORY,
+            env=os.environ | {"SPARK_LOCAL_IP": "127.0.0.1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        assert process.stderr is not None
+        told = ""
+        while "Starting Spark" not in told:
+            told += process.stderr.readline()
+        deadline = time.monotonic() + 100
+        while moment == "collecting" and server.requests < 6 and time.monotonic() < deadline:
+            time.sleep(0.1)
+        time.sleep(1.0)
+        os.killpg(process.pid, signal.SIGINT)
+        out, err = process.communicate(timeout=100)
+        told += err
+        assert process.returncode == 130, told
+        assert "Traceback" not in told
+        assert "Interrupted" in told.strip().splitlines()[-1]
+        assert out == ""
+        wait_for_end_of(process.pid)
+        if moment == "collecting":
+            done = subprocess.run(
+                [*words, "--resume", "--json"], cwd=REPOSITORY, capture_output=True, text=True, timeout=200, check=False
+            )
+            assert done.returncode == 0, done.stderr
+            assert json.loads(done.stdout)["coverage"]["scored"] == 40
+            assert server.requests <= 40 + 2
