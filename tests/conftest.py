@@ -31,12 +31,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """The one session of a test run; C1 only and serial GC because the run is short (SPIKES.md)."""
+    """The one session of a test run."""
     session = get_session(
         {
             "spark.master": "local[4]",
             "spark.sql.shuffle.partitions": "2",
-            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            "spark.driver.extraJavaOptions": "-XX:+UseSerialGC",
         }
     )
     yield session

@@ -28,7 +28,7 @@ OUTCOMES = pa.schema(
         ("shard", pa.int32()),
         ("state", pa.string()),
         ("reward", pa.float64()),
-        *((name, pa.string()) for name in ("failure_kind", "answer_state", "verdict")),
+        *((name, pa.string()) for name in ("failure_kind", "answer_state", "verdict", "reason")),
         *((name, pa.int64()) for name in ("input_tokens", "output_tokens")),
     ]
 )
@@ -112,6 +112,8 @@ def test_p32_a_task_without_any_rollout_stays_in_the_denominator(spark: SparkSes
         failures={},
         answer_states={"complete": 6},
         verdicts={"scored": 6},
+        reasons={},
+        mean_of_complete=0.5,
         missing_shards={0: 2},
     )
     assert counts.summary() == (
@@ -242,10 +244,30 @@ def test_p37_repeats_are_not_independent_questions(spark: SparkSession) -> None:
     for metric in found.values():
         assert metric.value == pytest.approx(0.5)
         assert metric.se == pytest.approx(0.2887, abs=5e-5)
-        half = student.ppf(0.975, 3) * math.sqrt(1 / 12)
-        assert (metric.ci_low, metric.ci_high) == pytest.approx((0.5 - half, 0.5 + half))
+        assert (metric.ci_low, metric.ci_high) == (0.0, 1.0), "cut to where the true value can lie"
         assert (metric.n_tasks, metric.n_rollouts, metric.reason) == (4, 20, None)
     assert numbers(spread(frame, 7)) == found
+
+
+def test_p37_the_interval_is_student_s_over_tasks_and_cut_only_where_the_value_is_bounded(spark: SparkSession) -> None:
+    """16 tasks, half of them all 1: 0.5 ± t(15)·0.129. Rewards of 3 and -1 are not bounded by 0 and 1: nothing is cut."""
+    found = numbers(judged(spark, {f"t{at}": (float(at % 2),) * 5 for at in range(16)}))
+    half = student.ppf(0.975, 15) * math.sqrt(0.25 * 16 / 15 / 16)
+    for name in ("mean_reward", "pass@1"):
+        assert (found[name, "scored"].ci_low, found[name, "scored"].ci_high) == pytest.approx((0.5 - half, 0.5 + half))
+    wide = numbers(judged(spark, {"a": (3.0,) * 5, "b": (-1.0,) * 5, "c": (3.0,) * 5, "d": (-1.0,) * 5}))
+    half = student.ppf(0.975, 3) * 4 * math.sqrt(1 / 12)
+    mean = wide["mean_reward", "planned"]
+    assert (mean.value, mean.ci_low, mean.ci_high) == pytest.approx((1.0, 1 - half, 1 + half))
+    assert wide["pass@1", "planned"].ci_high == 1.0
+
+
+def test_tasks_that_all_score_alike_give_no_interval(spark: SparkSession) -> None:
+    """0 of 4 tasks solved does not mean certainly none: an interval of no width would say so."""
+    for metric in numbers(judged(spark, {name: (0.0,) * 5 for name in "abcd"})).values():
+        assert (metric.value, metric.ci_low, metric.ci_high) == (0.0, None, None)
+        assert metric.reason is not None
+        assert "same value" in metric.reason
 
 
 def test_p37_numbers_are_the_same_in_any_partitioning_and_order(spark: SparkSession) -> None:
@@ -257,8 +279,13 @@ def test_p37_numbers_are_the_same_in_any_partitioning_and_order(spark: SparkSess
     for key, metric in found.items():
         other = again[key]
         assert (other.n_tasks, other.n_rollouts, other.reason) == (metric.n_tasks, metric.n_rollouts, metric.reason)
-        seen = (other.value, other.se, other.ci_low, other.ci_high)
-        assert seen == pytest.approx((metric.value, metric.se, metric.ci_low, metric.ci_high), rel=1e-12)
+        for mine, theirs in zip(
+            (metric.value, metric.se, metric.ci_low, metric.ci_high),
+            (other.value, other.se, other.ci_low, other.ci_high),
+            strict=True,
+        ):
+            assert (mine is None) == (theirs is None)
+            assert mine is None or theirs == pytest.approx(mine, rel=1e-12)
 
 
 def test_p37_one_task_has_no_interval(spark: SparkSession) -> None:
