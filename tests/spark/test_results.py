@@ -250,7 +250,7 @@ def test_p37_repeats_are_not_independent_questions(spark: SparkSession) -> None:
 
 
 def test_p37_the_interval_is_student_s_over_tasks_and_cut_only_where_the_value_is_bounded(spark: SparkSession) -> None:
-    """16 tasks, half of them all 1: 0.5 ± t(15)·0.129. Rewards of 3 and -1 are not bounded by 0 and 1: nothing is cut."""
+    """16 tasks, half of them all 1: 0.5 ± t(15)·0.129. Rewards of 3 and -1 are not bounded by 0 and 1: no cut."""
     found = numbers(judged(spark, {f"t{at}": (float(at % 2),) * 5 for at in range(16)}))
     half = student.ppf(0.975, 15) * math.sqrt(0.25 * 16 / 15 / 16)
     for name in ("mean_reward", "pass@1"):
