@@ -286,7 +286,8 @@ def samples(lake: Lake, record: RunRecord, *, count: int) -> list[Sample]:
         lake.read(VERIFICATIONS, run_id=record.spec.run_id, verification_id=record.verification_id),
         count=count,
     )
-    return [sample_of(row.asDict()) for row in frame.collect()]
+    found = (sample_of(row.asDict()) for row in frame.collect())
+    return sorted(found, key=lambda sample: (sample.task_id, sample.rollout_index))
 
 
 def export_rows(lake: Lake, record: RunRecord, target: Path) -> int:
