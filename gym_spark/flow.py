@@ -145,15 +145,22 @@ def collect(
             return Progress(total=0, elapsed_s=0.0)
         beat.total = total
         rows = todo.join(tasks_of(lake, record).select("task_id", "responses_create_params"), on="task_id")
-        job = _job(lake, record, connect(), share, rows, staging, say)
+        job = _job(lake, record, connect(), share, rows, staging, total, say)
         return run_collect_job(lake, rows, job, share=share, beat=beat, show=show, follow=follow)
 
 
 def _job(
-    lake: Lake, record: RunRecord, endpoint: EndpointSpec, share: Share, rows: DataFrame, staging: Staging, say: Say
+    lake: Lake,
+    record: RunRecord,
+    endpoint: EndpointSpec,
+    share: Share,
+    rows: DataFrame,
+    staging: Staging,
+    total: int,
+    say: Say,
 ) -> CollectJob:
     """Settle what the workers need to know; says what the run may cost where that is asked for."""
-    spec, total = record.spec, rows.count()
+    spec = record.spec
     # The limit is the whole run's: jobs that share the run out share it too.
     endpoint = endpoint.model_copy(update={"concurrency": max(1, endpoint.concurrency // share.of)})
     money, tokens = 0.0, 0
@@ -255,13 +262,14 @@ def run(
     drafted = draft(benchmark, sources=sources) if sources else None
     with connected(spec, resume=resume, preflight=preflight, say=say) as (spec, connect):
         place = open_lake(lake, spec.spark, say=say)
-        if find_run(place, spec.run_id) is None:
+        stored = find_run(place, spec.run_id)
+        if stored is None:
             connect()
         known = find_version(place, spec.benchmark, spec.dataset_version)
         if drafted is None and known is None:
             drafted = draft(benchmark)
         version = known if drafted is None else version_of(drafted)
-        record = plan_run(place, spec, version, resume=resume, share=share)
+        record = plan_run(place, spec, version, stored, resume=resume, share=share)
         # Only now is anything written: a run that is refused leaves the lake as it was.
         if drafted is not None and publish(place, drafted) != known:
             say(f"Prepared {spec.benchmark}: {drafted.table.num_rows} tasks, version {drafted.version}.")

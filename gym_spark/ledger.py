@@ -15,7 +15,7 @@ from gym_spark.results.run_profile import RunProfile
 from gym_spark.rollout.share import WHOLE, Share, check_share
 from gym_spark.rollout.staging import Stop
 from gym_spark.tables.lake import SPARK_ERRORS, Lake, first_line
-from gym_spark.tables.runs import RunRecord, Status, check_resumable, find_run, record_run, versions
+from gym_spark.tables.runs import RunRecord, Status, check_resumable, record_run, versions
 from gym_spark.tables.schemas import METRICS, ROLLOUTS, RUNS, TASK_PROFILES, VERIFICATIONS
 from gym_spark.verify.base import verifier_digest
 
@@ -26,7 +26,13 @@ def verification_id_of(verifier: PartSpec) -> str:
 
 
 def plan_run(
-    lake: Lake, spec: RunSpec, version: BenchmarkVersion | None, *, resume: bool, share: Share = WHOLE
+    lake: Lake,
+    spec: RunSpec,
+    version: BenchmarkVersion | None,
+    stored: RunRecord | None,
+    *,
+    resume: bool,
+    share: Share = WHOLE,
 ) -> RunRecord:
     """Return the run as it is planned, or stop because it exists, or would not continue what is stored. Writes nothing.
 
@@ -34,6 +40,7 @@ def plan_run(
         lake: Where it is, or will be, stored.
         spec: The run.
         version: The benchmark's version that it uses, stored or about to be.
+        stored: The run as the lake knows it (`tables.runs.find_run`).
         resume: Continue the run if it exists. Jobs that share a run out always join it.
         share: The part that this job takes; the plan is the whole run's all the same.
 
@@ -41,7 +48,6 @@ def plan_run(
         ConfigError: the run exists and `resume` is not set; its identity differs; it would shrink; there are too few
             shards.
     """
-    stored = find_run(lake, spec.run_id)
     if stored is not None and not resume and share == WHOLE:
         raise ConfigError(
             f"The run '{spec.run_id}' exists ({stored.status}); add --resume to complete it, or take another --run-id."

@@ -18,7 +18,7 @@ from gym_spark.errors import ConfigError
 from gym_spark.prepare.catalog import find_benchmark, search_path
 from gym_spark.prepare.prompts import read_prompt_config
 from gym_spark.resolve import Evaluation, resolve_run
-from gym_spark.rollout.share import parse_share
+from gym_spark.rollout.share import Share, parse_share
 
 if TYPE_CHECKING:
     from gym_spark.results.run_profile import RunProfile
@@ -90,20 +90,7 @@ def run(
         resolved = evaluation.spec.model_dump(mode="json")
         click.echo(json.dumps(resolved) if as_json else yaml.safe_dump(resolved, sort_keys=False).rstrip())
         return 0
-    from gym_spark import flow
-    from gym_spark.cli.render import ProgressLine
-
-    profile = flow.run(
-        evaluation.spec,
-        evaluation.benchmark,
-        lake,
-        sources=sources,
-        resume=resume,
-        share=share,
-        preflight=not no_preflight,
-        show=ProgressLine(),
-        say=_say,
-    )
+    profile = _run(evaluation, lake, share, resume=resume, preflight=not no_preflight, sources=sources)
     return _show(profile, lake, as_json=as_json, strict=strict, samples=samples)
 
 
@@ -116,20 +103,7 @@ def run(
 def collect(lake: str, resume: bool, shards: str, no_preflight: bool, **fields: Any) -> int:
     """Only collect the rollouts of a run."""
     evaluation, share = _resolved(fields), parse_share(shards)
-    from gym_spark import flow
-    from gym_spark.cli.render import ProgressLine
-
-    profile = flow.run(
-        evaluation.spec,
-        evaluation.benchmark,
-        lake,
-        resume=resume,
-        share=share,
-        preflight=not no_preflight,
-        judge=False,
-        show=ProgressLine(),
-        say=_say,
-    )
+    profile = _run(evaluation, lake, share, resume=resume, preflight=not no_preflight, judge=False)
     covered = profile.coverage
     click.echo(
         f"{profile.run_id}: {covered.completed} of {covered.planned} planned rollouts completed, "
@@ -210,6 +184,14 @@ def _resolved(fields: dict[str, Any]) -> Evaluation:
         overrides=fields["overrides"],
         search_dirs=fields["search_dirs"],
     )
+
+
+def _run(evaluation: Evaluation, lake: str, share: Share, **how: Any) -> RunProfile:
+    """Run an evaluation with live progress; `how` are keywords of `flow.run`."""
+    from gym_spark import flow
+    from gym_spark.cli.render import ProgressLine
+
+    return flow.run(evaluation.spec, evaluation.benchmark, lake, share=share, show=ProgressLine(), say=_say, **how)
 
 
 def _say(text: str) -> None:

@@ -76,8 +76,7 @@ def run_collect_job(
                 adoption: Future[None] | None = None
                 due = time.monotonic() + ADOPT_SECONDS
                 while not action.done():
-                    desk.watch()
-                    show(desk.progress())
+                    show(desk.watch())
                     if adoption is not None and adoption.done():
                         adoption.result()
                         adoption, due = None, time.monotonic() + ADOPT_SECONDS
@@ -131,8 +130,8 @@ class _Desk:
             stopped=self.stopped,
         )
 
-    def watch(self) -> None:
-        """Show that the driver lives, and stop a job that cannot come to anything."""
+    def watch(self) -> Progress:
+        """Show that the driver lives, and stop a job that cannot come to anything; returns where it stands."""
         self.job.staging.beat(self.beat)
         seen = self.progress()
         failed = sum(seen.failures.values())
@@ -140,6 +139,7 @@ class _Desk:
             kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(seen.failures.items()))
             self.stopped = Stop("too_many_failures", f"{failed} of the first {seen.done} rollouts failed ({kinds})")
             self.job.staging.order_stop(self.stopped)
+        return seen
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from gym_spark.errors import StorageError
-from gym_spark.rollout.share import Share
+from gym_spark.rollout.share import WHOLE, Share, parse_share
 from gym_spark.tables.keys import ATTEMPT_KEY
 
 #: Spark's spelling of a scheme -> pyarrow's.
@@ -230,7 +230,4 @@ class RunStaging(Folder):
 
 def share_of(beat: JobBeat | None) -> Share:
     """Return the share of a job; one that never beat may hold anything."""
-    if beat is None:
-        return Share()
-    index, _, of = beat.share.partition("/")
-    return Share(int(index), int(of))
+    return WHOLE if beat is None else parse_share(beat.share)

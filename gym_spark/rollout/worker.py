@@ -1,7 +1,8 @@
 """One partition's event loop: planned rollouts stream in, calls run side by side, finished rollouts stream out.
 
-A generator pumps a private asyncio loop, so that results leave while other calls are in flight: memory holds what is
-in flight and one unwritten part, and a straggler holds up nobody. Runs on Spark workers; no pyspark.
+A private asyncio loop is run until a part is full or a second is over, so that results leave while other calls are in
+flight: memory holds what is in flight and one unwritten part, and a straggler holds up nobody. Runs on Spark workers;
+no pyspark.
 """
 
 from __future__ import annotations

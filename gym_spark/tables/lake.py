@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -14,7 +13,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
-from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_random_exponential
+from tenacity import (
+    Retrying,
+    retry_if_exception,
+    retry_if_exception_type,
+    stop_after_attempt,
+    wait_fixed,
+    wait_random_exponential,
+)
 
 from gym_spark.errors import ConfigError, StorageError
 from gym_spark.tables.location import location_of
@@ -86,17 +92,16 @@ class Lake:
                     raise ConfigError(f"'{place}' is there but is no Delta table; move it, or name another --lake.")
 
     def _create_once(self, table: Table) -> None:
-        """Create the table, unless another writer is just doing so."""
-        for left in reversed(range(_CONFLICT_TRIES)):
-            try:
-                return self._create(table)
-            except StorageError:
-                time.sleep(_CREATE_WAIT_S)
-                if self.exists(table):
-                    return None
-                if not left:
-                    raise
-        return None
+        """Create the table, unless another writer is just doing so: then its creation is waited for."""
+        for attempt in Retrying(
+            retry=retry_if_exception_type(StorageError),
+            stop=stop_after_attempt(_CONFLICT_TRIES),
+            wait=wait_fixed(_CREATE_WAIT_S),
+            reraise=True,
+        ):
+            with attempt:
+                if not self.exists(table):
+                    self._create(table)
 
     def _create(self, table: Table) -> None:
         columns = []

@@ -6,35 +6,22 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from tests.fake_openai import FakeOpenAI, FakeReply
-from tests.reliability.kill_storm import QUIZ, REPOSITORY, wait_for_end_of
+from tests.processes import REPOSITORY, quiz_run, start
+from tests.reliability.kill_storm import wait_for_end_of
 
 
 @pytest.mark.parametrize("moment", ["start", "collecting"])
 def test_ctrl_c_is_one_line_and_leaves_no_process(moment: str, tmp_path: Path) -> None:
     """While Spark starts, and while rollouts are in flight; what was finished then is completed by --resume."""
-    (tmp_path / "quiz.jsonl").write_text(
-        "".join(json.dumps({"question": f"{n}", "answer": "1"}) + "\n" for n in range(40))
-    )
     with FakeOpenAI(lambda body, n: FakeReply("1", delay_s=0.2)) as server:
-        words = [sys.executable, "-m", "gym_spark.cli", "eval", "run", "--benchmark", "quiz", "--search-dir", str(QUIZ)]
-        words += ["--source", str(tmp_path / "quiz.jsonl"), "--lake", str(tmp_path / "lake"), "--run-id", "r1"]
-        words += ["--model", "fake", "--model-url", server.url, "--concurrency", "2", "--no-preflight"]
-        process = subprocess.Popen(
-            words,
-            cwd=REPOSITORY,
-            env=os.environ | {"SPARK_LOCAL_IP": "127.0.0.1"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+        words = quiz_run(tmp_path, server.url, 40, "--concurrency", "2")
+        process = start(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         assert process.stderr is not None
         told = ""
         while "Starting Spark" not in told:

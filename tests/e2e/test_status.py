@@ -6,21 +6,18 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 from tests.e2e.conftest import Run
 from tests.fake_openai import FakeOpenAI, FakeReply, last_user_text
-from tests.reliability.kill_storm import QUIZ, REPOSITORY, wait_for_end_of
+from tests.processes import quiz_run, start
+from tests.reliability.kill_storm import wait_for_end_of
 
 
 def test_p56_a_stalled_and_a_retried_rollout_are_named_with_their_age(gym: Run, tmp_path: Path) -> None:
     """Ten rollouts, one hangs and one meets 429 again and again: eight done, one stalled, one retrying."""
-    (tmp_path / "quiz.jsonl").write_text(
-        "".join(json.dumps({"question": f"{n}", "answer": "1"}) + "\n" for n in range(10))
-    )
 
     def answer(body: dict[str, Any], n: int) -> FakeReply | str:
         text = last_user_text(body)
@@ -29,17 +26,8 @@ def test_p56_a_stalled_and_a_retried_rollout_are_named_with_their_age(gym: Run, 
         return FakeReply(status=429, headers={"Retry-After": "3"}) if text == "Q: 7" else "1"
 
     with FakeOpenAI(answer) as server:
-        words = [sys.executable, "-m", "gym_spark.cli", "eval", "run", "--benchmark", "quiz", "--search-dir", str(QUIZ)]
-        words += ["--source", str(tmp_path / "quiz.jsonl"), "--lake", str(tmp_path / "lake"), "--run-id", "r1"]
-        words += ["--model", "fake", "--model-url", server.url, "--no-preflight"]
-        process = subprocess.Popen(
-            words,
-            cwd=REPOSITORY,
-            env=os.environ | {"SPARK_LOCAL_IP": "127.0.0.1"},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        words = quiz_run(tmp_path, server.url, 10)
+        process = start(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
             while server.requests < 10:
                 time.sleep(0.2)

@@ -24,9 +24,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.fake_openai import FakeOpenAI, FakeReply
+from tests.processes import REPOSITORY, quiz_run, start
 
-REPOSITORY = Path(__file__).parent.parent.parent
-QUIZ = REPOSITORY / "tests" / "data" / "benchmarks"
 #: What a kill may waste: requests in flight, and those answered within the last second before it (DESIGN.md §3).
 GRACE_S = 1.5
 
@@ -46,24 +45,13 @@ class Storm:
 
     def start(self) -> subprocess.Popen[bytes]:
         """Start or resume the run."""
-        words = [sys.executable, "-m", "gym_spark.cli", "eval", "run", "--benchmark", "quiz", "--search-dir", str(QUIZ)]
-        words += ["--source", str(self.folder / "quiz.jsonl"), "--lake", str(self.folder / "lake"), "--run-id", "storm"]
-        words += ["--model", "fake", "--model-url", self.server.url, "--resume", "--no-preflight", "--json"]
-        words += ["--concurrency", str(self.concurrency), "--num-repeats", "4"]
-        words += ["--config", str(self.folder / "spark.yaml")]
-        return subprocess.Popen(
-            words,
-            cwd=REPOSITORY,
-            env=os.environ | {"SPARK_LOCAL_IP": "127.0.0.1"},
-            stdout=(self.folder / "out.json").open("wb"),
-            stderr=(self.folder / "err.log").open("ab"),
-            start_new_session=True,
-        )
+        more = ["--resume", "--json", "--concurrency", str(self.concurrency), "--num-repeats", "4"]
+        more += ["--config", str(self.folder / "spark.yaml")]
+        words = quiz_run(self.folder, self.server.url, self.rollouts // 4, *more)
+        return start(words, stdout=(self.folder / "out.json").open("wb"), stderr=(self.folder / "err.log").open("ab"))
 
     def prepare(self) -> None:
-        """Write the source and the Spark settings."""
-        rows = (json.dumps({"question": f"{n}", "answer": f"{n}"}) for n in range(self.rollouts // 4))
-        (self.folder / "quiz.jsonl").write_text("\n".join(rows) + "\n")
+        """Write the Spark settings."""
         settings = {"spark.master": self.master} if self.master else {}
         if self.master and self.master.startswith("local-cluster"):
             settings |= {"spark.executor.memory": "1g", "spark.driver.memory": "1g"}
@@ -109,7 +97,7 @@ class Storm:
 
 def export(folder: Path) -> list[dict[str, object]]:
     """Return the run's stored attempts."""
-    words = [sys.executable, "-m", "gym_spark.cli", "eval", "export", "--run-id", "storm"]
+    words = [sys.executable, "-m", "gym_spark.cli", "eval", "export", "--run-id", "r1"]
     words += ["--lake", str(folder / "lake"), "--output", str(folder / "rows.jsonl")]
     subprocess.run(words, cwd=REPOSITORY, check=True, capture_output=True)
     return [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()]
