@@ -48,12 +48,15 @@ class RolloutError(GymSparkError):
 
 @contextmanager
 def boundary(stage: str) -> Iterator[None]:
-    """Turn whatever the enclosed call raises into a :class:`RolloutError` of kind ``<stage>_error``."""
+    """Turn whatever the enclosed call raises into a :class:`RolloutError` of kind ``<stage>_error``.
+
+    `sys.exit()` in a user's code too: it would end the Spark worker and with it everybody's rollouts.
+    """
     try:
         yield
     except GymSparkError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         message = f"{type(error).__name__}: {error}"
         raise RolloutError(f"{stage}_error", message, stage=stage) from error
 

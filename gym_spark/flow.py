@@ -27,13 +27,15 @@ from gym_spark.results.outcomes import outcomes
 from gym_spark.results.reward_profile import task_profiles
 from gym_spark.results.run_profile import RunProfile, profile_numbers
 from gym_spark.results.samples import Sample, sample_of, sampled
-from gym_spark.rollout.adoption import adopt_leftovers, claimed, in_share, staging_of
-from gym_spark.rollout.collect import free_slots, run_collect_job, worker_count
+from gym_spark.rollout.adoption import adopt_leftovers, claimed, in_share, is_at_work
+from gym_spark.rollout.collect import run_collect_job, worker_count
+from gym_spark.rollout.place import staging_of
 from gym_spark.rollout.plan import chosen_tasks, pending_rollouts, planned_rollouts
 from gym_spark.rollout.progress import Progress
 from gym_spark.rollout.share import WHOLE, Share
 from gym_spark.rollout.spending import estimate_of, in_words, spent_before
-from gym_spark.rollout.staging import Staging
+from gym_spark.rollout.stage import workers_reach
+from gym_spark.rollout.units import UNIT_SECONDS, run_units
 from gym_spark.rollout.worker import CollectJob
 from gym_spark.session import get_session
 from gym_spark.tables.lake import Lake
@@ -136,7 +138,8 @@ def collect(
     with claimed(staging_of(lake, spec.run_id), share) as (staging, beat):
         adopt_leftovers(lake, spec.run_id, staging, share)
         mine = planned(lake, record).where(in_share(share))
-        todo = pending_rollouts(mine, lake.read(ROLLOUTS, run_id=spec.run_id))
+        # As of now: what is to do must stay the same while the job stores what it has done.
+        todo = pending_rollouts(mine, lake.read_as_of_now(ROLLOUTS, run_id=spec.run_id))
         total, whole = todo.count(), mine.count()
         if total < whole:
             sent = "" if total else "; no request was sent"
@@ -144,9 +147,20 @@ def collect(
         if not total:
             return Progress(total=0, elapsed_s=0.0)
         beat.total = total
-        rows = todo.join(tasks_of(lake, record).select("task_id", "responses_create_params"), on="task_id")
-        job = _job(lake, record, connect(), share, rows, staging, total, say)
-        return run_collect_job(lake, rows, job, share=share, beat=beat, show=show, follow=follow)
+        slots, reached = workers_reach(lake.spark, staging)
+        inputs = tasks_of(lake, record).select("task_id", "responses_create_params")
+        rows = todo.join(inputs, on="task_id")
+        job = _job(lake, record, connect(), share, rows, slots, total, say)
+        if not reached:
+            say(
+                f"Workers cannot write to '{staging.uri}': rollouts are stored every {UNIT_SECONDS:g} s, not every "
+                "second. Set GYM_SPARK_STAGING to a folder that driver and workers can reach from Python."
+            )
+            return run_units(lake, todo, inputs, job, staging=staging, beat=beat, show=show, follow=follow)
+        done = run_collect_job(lake, rows, job, staging=staging, share=share, beat=beat, show=show, follow=follow)
+        if done.wasted:
+            say(f"{done.wasted} requests were sent in vain: a Spark task died, and their rollouts were done again.")
+        return done
 
 
 def _job(
@@ -155,7 +169,7 @@ def _job(
     endpoint: EndpointSpec,
     share: Share,
     rows: DataFrame,
-    staging: Staging,
+    slots: int,
     total: int,
     say: Say,
 ) -> CollectJob:
@@ -174,8 +188,7 @@ def _job(
         endpoint=endpoint,
         sampling=spec.sampling,
         harness=spec.harness,
-        workers=worker_count(free_slots(lake.spark), endpoint.concurrency, total),
-        staging=staging,
+        workers=worker_count(slots, endpoint.concurrency, total),
         spent_money=money,
         spent_tokens=tokens,
     )
@@ -196,6 +209,14 @@ def verify(lake: Lake, record: RunRecord) -> None:
             limit_s=VERIFY_LIMIT_S,
         ),
     )
+
+
+def tidy(lake: Lake, record: RunRecord) -> None:
+    """Compact what collection and verification wrote a little at a time, unless another job still adds to it."""
+    run_id = record.spec.run_id
+    if not is_at_work(staging_of(lake, run_id)):
+        lake.compact(ROLLOUTS, run_id=run_id)
+        lake.compact(VERIFICATIONS, run_id=run_id)
 
 
 def profile(lake: Lake, record: RunRecord) -> RunProfile:
@@ -279,6 +300,7 @@ def run(
             if judge:
                 say("Verifying what is new, and computing the numbers.")
                 verify(place, record)
+            tidy(place, record)
             return end(profile(place, record), done.stopped)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Final
 
 from gym_spark.config import PartSpec, RunSpec
 from gym_spark.endpoint.serving import local_server_version
@@ -18,6 +19,8 @@ from gym_spark.tables.lake import SPARK_ERRORS, Lake, first_line
 from gym_spark.tables.runs import RunRecord, Status, check_resumable, record_run, versions
 from gym_spark.tables.schemas import METRICS, ROLLOUTS, RUNS, TASK_PROFILES, VERIFICATIONS
 from gym_spark.verify.base import verifier_digest
+
+_GOES_ON: Final = "what was finished is stored, and --resume goes on from there."
 
 
 def verification_id_of(verifier: PartSpec) -> str:
@@ -95,14 +98,17 @@ def recorded(lake: Lake, record: RunRecord) -> Iterator[Callable[[RunProfile, St
         raise KeyboardInterrupt(
             f"Interrupted; the finished rollouts of '{record.spec.run_id}' are stored, and --resume goes on from there."
         ) from interrupt
+    except StorageError as error:
+        _record_failure(lake, record, error)
+        if "--resume" in str(error):
+            raise
+        raise StorageError(f"{str(error).rstrip('.')}; {_GOES_ON}") from error
     except GymSparkError as error:
         _record_failure(lake, record, error)
         raise
     except (*SPARK_ERRORS, ConnectionError) as error:
         _record_failure(lake, record, error)
-        raise StorageError(
-            f"Spark gave up ({first_line(error)}); what was finished is stored, and --resume goes on from there."
-        ) from error
+        raise StorageError(f"Spark gave up on the lake '{lake.root}' ({first_line(error)}); {_GOES_ON}") from error
 
 
 def _record_failure(lake: Lake, record: RunRecord, error: Exception) -> None:

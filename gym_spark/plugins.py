@@ -40,8 +40,6 @@ def users_code(failure: str, consequence: str = "") -> Iterator[None]:
             yield
     except RolloutError as error:
         raise ConfigError(f"{failure} ({' '.join(str(error).split())}){consequence}.") from error
-    except SystemExit as end:
-        raise ConfigError(f"{failure} (SystemExit: {end.code}){consequence}.") from end
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,9 @@ _IVY: Final = Path.home() / ".ivy2.5.2"
 
 _JDK_REMEDY: Final = "install JDK 17 or 21 (Debian: apt-get install openjdk-17-jre-headless), or set JAVA_HOME to one."
 
+#: Tries of one Spark task. Each goes on from what the one before has staged, so that many cost little.
+_TRIES: Final = 8
+
 #: What makes Delta fast on one machine: SPIKES.md measured each.
 _LOCAL: Final = {
     "spark.driver.memory": "4g",
@@ -43,6 +46,12 @@ _LOCAL: Final = {
     "spark.sql.session.timeZone": "UTC",
     # One task that calls a model must not run twice at once (DESIGN.md §7).
     "spark.speculation": "false",
+    "spark.task.maxFailures": str(_TRIES),
+    # Else Parquet's writer first looks at its memory after a hundred rows, which may be of 8 MB each.
+    "spark.hadoop.parquet.page.size.row.check.min": "10",
+    "spark.hadoop.parquet.block.size.row.check.min": "10",
+    # Transcripts are all different: looking for repeats among them is a third of the work of storing them.
+    **{f"spark.hadoop.parquet.enable.dictionary#{name}": "false" for name in ("output_text", "response", "trajectory")},
     "spark.log.level": "ERROR",
     # Not below the working folder: nothing is stored there, but Spark makes it.
     "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir(), f"gym-spark-{os.getuid()}-warehouse")),
@@ -99,8 +108,8 @@ def _submitted() -> bool:
 def _local_master() -> str:
     # Two slots more than cores: collection tasks wait for the network, and the driver's adoption of finished
     # rollouts needs a slot while they hold theirs.
-    # And four tries of a task, for a Python worker that dies: local Spark would give up at the first.
-    return f"local[{(os.cpu_count() or 2) + 2},4]"
+    # Local Spark would give up at the first Python worker that dies, whatever spark.task.maxFailures says.
+    return f"local[{(os.cpu_count() or 2) + 2},{_TRIES}]"
 
 
 def _jars(*, here: bool) -> dict[str, str]:

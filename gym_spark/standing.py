@@ -14,7 +14,7 @@ from gym_spark.flow import planned
 from gym_spark.results.outcomes import outcomes
 from gym_spark.results.reward_profile import task_profiles
 from gym_spark.results.run_profile import Coverage, profile_numbers
-from gym_spark.rollout.adoption import staging_of
+from gym_spark.rollout.place import staging_of
 from gym_spark.rollout.progress import Progress
 from gym_spark.rollout.staging import JobBeat, Staging, WorkerStatus
 from gym_spark.tables.lake import Lake

@@ -34,7 +34,8 @@ def spark() -> Iterator[SparkSession]:
     """The one session of a test run."""
     session = get_session(
         {
-            "spark.master": "local[4]",
+            # Two tries of a task, for tests in which one dies; local Spark would give up at the first.
+            "spark.master": "local[4,2]",
             "spark.sql.shuffle.partitions": "2",
             "spark.driver.extraJavaOptions": "-XX:+UseSerialGC",
         }

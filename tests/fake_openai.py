@@ -4,7 +4,8 @@
         ...  # talk to server.url
     assert server.requests == 2
 
-It runs in a thread of its own, so that Spark workers and other processes can reach it too.
+It runs in a thread of its own, so that Spark workers and other processes can reach it too. `close_port` makes an outage
+of it: connections break, and its port refuses until `open_port`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import json
 import threading
 import zlib
 from collections import Counter, deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
@@ -51,6 +52,8 @@ class FakeReply:
     drop: Literal["before", "during"] | None = None
     #: Send the body in ten pieces, with this many seconds before each.
     drip_s: float = 0.0
+    #: Bytes in such a piece, where it shall not be a tenth.
+    drip_bytes: int | None = None
 
 
 Answer = Callable[[Json, int], FakeReply | str]
@@ -102,6 +105,13 @@ class FakeOpenAI:
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), name="fake-openai", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
+        self._runner: web.AppRunner | None = None
+        self._site: web.TCPSite | None = None
+
+    @property
+    def port(self) -> int:
+        """The port, also while it is closed."""
+        return int(self.url.split(":")[2].removesuffix("/v1"))
 
     @property
     def requests(self) -> int:
@@ -120,6 +130,32 @@ class FakeOpenAI:
         self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join(10)
 
+    def close_port(self) -> None:
+        """Refuse connections from now on, and break those that are open."""
+        self._do(self._close_port())
+
+    def open_port(self) -> None:
+        """Listen on the same port again."""
+        self._do(self._open_port(self.port))
+
+    def _do(self, action: Coroutine[None, None, None]) -> None:
+        assert self._loop is not None
+        asyncio.run_coroutine_threadsafe(action, self._loop).result(10)
+
+    async def _open_port(self, port: int) -> None:
+        assert self._runner is not None
+        self._site = web.TCPSite(self._runner, "127.0.0.1", port, backlog=2048, reuse_address=True)
+        await self._site.start()
+
+    async def _close_port(self) -> None:
+        assert self._site is not None
+        await self._site.stop()
+        assert self._runner is not None
+        assert self._runner.server is not None
+        for connection in list(self._runner.server.connections):
+            if connection.transport is not None:
+                connection.transport.abort()
+
     async def _serve(self) -> None:
         app = web.Application(client_max_size=256 * 1024**2)
         app.router.add_post("/v1/chat/completions", self._model_call)
@@ -127,15 +163,14 @@ class FakeOpenAI:
         app.router.add_get("/v1/models", self._list_models)
         app.router.add_get("/health", self._health)
         # Requests still waiting when a test ends are cut off at once.
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1, handler_cancellation=True)
-        await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0, backlog=2048)
-        await site.start()
-        self.url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1, handler_cancellation=True)
+        await self._runner.setup()
+        await self._open_port(0)
+        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}/v1"
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         self._started.set()
         await self._stop.wait()
-        await runner.cleanup()
+        await self._runner.cleanup()
 
     async def _health(self, request: web.Request) -> web.Response:
         self.counts[request.path] += 1
@@ -190,7 +225,7 @@ async def _send(request: web.Request, reply: FakeReply, body: Json) -> web.Strea
         await response.write(payload[: len(payload) // 2])
         transport.close()
         return response
-    step = -(-len(payload) // 10)
+    step = reply.drip_bytes or -(-len(payload) // 10)
     with contextlib.suppress(ConnectionError):  # the client may have given up
         for start in range(0, len(payload), step):
             await asyncio.sleep(reply.drip_s)

@@ -84,7 +84,8 @@ class Exchange:
         self, method: str, url: str, content: bytes | None, timeout_s: float
     ) -> tuple[int, httpx.Headers, bytes]:
         parsed = self._urls.get(url) or self._urls.setdefault(url, httpx.URL(url))
-        request = httpx.Request(method, parsed, headers=self._headers, content=content)
+        # With its stream given, httpx adds no headers that the transport writes anyway.
+        request = httpx.Request(method, parsed, headers=self._headers, stream=httpx.ByteStream(content or b""))
         try:
             # The whole request has one deadline: a server that drips bytes never trips a read timeout.
             async with asyncio.timeout(timeout_s):

@@ -80,8 +80,9 @@ class _AiohttpTransport(httpx.AsyncBaseTransport):
         answer = await self._session.request(
             request.method,
             URL(str(request.url), encoded=True),
-            headers=request.headers,
-            data=request.content or None,
+            # From the raw form: as a mapping, httpx's headers look for their encoding at each access.
+            headers=[(name.decode("ascii"), value.decode("ascii")) for name, value in request.headers.raw],
+            data=await request.aread() or None,
             allow_redirects=False,
         )
         return httpx.Response(answer.status, headers=answer.raw_headers, stream=_Body(answer))

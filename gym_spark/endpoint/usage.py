@@ -22,11 +22,21 @@ class Usage:
     total_tokens: int | None = None
 
 
+#: Their names, once: this is done for every model call.
+_COUNTS: Final = tuple(field.name for field in dataclasses.fields(Usage))
+
+
+def usage_row(usage: Usage) -> dict[str, int | None]:
+    """Return a usage as the struct that tables hold."""
+    return {name: getattr(usage, name) for name in _COUNTS}
+
+
 def sum_usage(usages: Iterable[Usage]) -> Usage:
     """Add usages field by field: unknown + known = known, all unknown stays unknown, and a sum too large is."""
     rows = list(usages)
-    sums: dict[str, int | None] = {}
-    for field in dataclasses.fields(Usage):
-        known = [value for row in rows if (value := getattr(row, field.name)) is not None]
-        sums[field.name] = total if known and (total := sum(known)) <= LARGEST_COUNT else None
-    return Usage(**sums)
+    return Usage(*(_sum([getattr(row, name) for row in rows]) for name in _COUNTS))
+
+
+def _sum(counts: list[int | None]) -> int | None:
+    known = [count for count in counts if count is not None]
+    return total if known and (total := sum(known)) <= LARGEST_COUNT else None

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Final
 
-from pyspark.sql import Column
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from gym_spark.errors import ConfigError
+from gym_spark.errors import ConfigError, StorageError
+from gym_spark.rollout.place import staging_of
 from gym_spark.rollout.share import Share
 from gym_spark.rollout.staging import JobBeat, RunStaging, Staging, share_of
 from gym_spark.tables.keys import ATTEMPT_KEY
 from gym_spark.tables.lake import Lake
 from gym_spark.tables.schemas import ROLLOUTS
 
-
-def staging_of(lake: Lake, run_id: str) -> RunStaging:
-    """Return the folder of a run's unadopted parts."""
-    return RunStaging(f"{lake.staging_root()}/{run_id}")
+#: Parts that one task reads and makes one file of: it bounds the file (a part has 16 MB at most), and the time that
+#: opening them takes on an object store.
+PARTS_PER_FILE: Final = 32
+#: Parts of one commit: it bounds the keys that are broadcast. Only a crash leaves so many.
+PARTS_PER_COMMIT: Final = 2000
 
 
 def in_share(share: Share) -> Column:
@@ -28,21 +32,31 @@ def in_share(share: Share) -> Column:
     return F.col("shard") % F.lit(share.of) == F.lit(share.index - 1)
 
 
-def adopt_parts(lake: Lake, run_id: str, parts: list[str], share: Share) -> None:
-    """Move staged rows of a share into `rollouts`, as one commit; rows whose key is stored already are left out.
+def adopt_parts(lake: Lake, run_id: str, parts: Sequence[str], share: Share) -> None:
+    """Move staged rows of a share into `rollouts`; rows whose key is stored already are left out.
 
-    A part can hold stored rows when an earlier driver died between its commit and the removal of its parts, or when
-    Spark ran one task twice.
+    One commit, unless there are very many parts. A part can hold stored rows when an earlier driver died between its
+    commit and the removal of its parts, or when Spark ran one task twice.
     """
-    if not parts:
-        return
+    for start in range(0, len(parts), PARTS_PER_COMMIT):
+        chunk = parts[start : start + PARTS_PER_COMMIT]
+        lake.append(ROLLOUTS, _new_rows(lake, run_id, chunk, share).coalesce(math.ceil(len(chunk) / PARTS_PER_FILE)))
+
+
+def _new_rows(lake: Lake, run_id: str, parts: Sequence[str], share: Share) -> DataFrame:
+    """Return the staged rows of a share whose keys are not stored yet, each key once; only keys are ever shuffled."""
     key = list(ATTEMPT_KEY)
-    staged = lake.spark.read.schema(lake.read(ROLLOUTS).schema).parquet(*parts).where(in_share(share))
+    rows = lake.read(ROLLOUTS, run_id=run_id)
+    staged = lake.spark.read.schema(rows.schema).parquet(*parts).where(in_share(share))
     named = staged.withColumn("_part", F.col("_metadata.file_path"))
-    # Only keys are shuffled, never transcripts: the keys to adopt are worked out narrow and broadcast.
-    stored = lake.read(ROLLOUTS, run_id=run_id).select(*key)
-    winners = named.groupBy(*key).agg(F.min("_part").alias("_part")).join(stored, on=key, how="left_anti")
-    lake.append(ROLLOUTS, named.join(F.broadcast(winners), on=[*key, "_part"], how="left_semi"))
+    keys = named.select(*key, "_part")
+    # The staged keys are the few: a run's stored ones are streamed past them.
+    stored = rows.select(*key).join(F.broadcast(keys.select(*key)), on=key, how="left_semi")
+    if keys.select(*key).unionAll(stored).groupBy(*key).count().where(F.col("count") > 1).isEmpty():
+        # The usual case. The append reads nothing of its own table, so it never conflicts with another writer.
+        return staged
+    winners = keys.groupBy(*key).agg(F.min("_part").alias("_part")).join(stored, on=key, how="left_anti")
+    return named.join(F.broadcast(winners), on=[*key, "_part"], how="left_semi").drop("_part")
 
 
 @contextlib.contextmanager
@@ -78,9 +92,16 @@ def claimed(run: RunStaging, share: Share) -> Iterator[tuple[Staging, JobBeat]]:
         yield job, beat
     finally:
         if job.parts():
-            job.release(beat)
+            # A full disk takes no release: the claim then ends with this process, and what went wrong is told.
+            with contextlib.suppress(StorageError):
+                job.release(beat)
         else:
             job.remove()
+
+
+def is_at_work(run: RunStaging) -> bool:
+    """Tell whether some live job still collects for the run."""
+    return any(beat is not None and beat.is_alive() for beat in (job.last_beat() for job in run.jobs()))
 
 
 def adopt_leftovers(lake: Lake, run_id: str, own: Staging, share: Share) -> None:

@@ -6,20 +6,19 @@ import contextlib
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
 from gym_spark.errors import StorageError
 from gym_spark.rollout.adoption import adopt_parts
 from gym_spark.rollout.progress import Progress
 from gym_spark.rollout.share import Share
 from gym_spark.rollout.stage import collected
-from gym_spark.rollout.staging import JobBeat, Stop
+from gym_spark.rollout.staging import JobBeat, Staging, Stop
 from gym_spark.rollout.worker import CollectJob
 from gym_spark.tables.lake import Lake, first_line
 
@@ -30,16 +29,17 @@ FAILED_BASE: Final = 200
 #: Finished parts are adopted into Delta this often: fewer, larger commits keep every later read fast (SPIKES.md).
 ADOPT_SECONDS: Final = 15.0
 POLL_SECONDS: Final = 0.5
-
-
-def free_slots(spark: SparkSession) -> int:
-    """Return how many Spark tasks run at once, by looking: under Spark Connect there is no context to ask."""
-    return spark.range(1000).select(F.spark_partition_id()).distinct().count()
+#: Requests in flight that a worker has at least, if there is more than one worker.
+LEAST_LANES: Final = 32
 
 
 def worker_count(slots: int, concurrency: int, rollouts: int) -> int:
-    """Return how many Spark tasks shall call the model: some slots stay free for adoption and verification."""
-    return max(1, min(slots - max(1, slots // 8), concurrency, rollouts))
+    """Return how many Spark tasks shall call the model.
+
+    Some slots stay free for adoption and verification. And few workers with many requests each end at about the same
+    time, which many with few do not: with a long tail of latencies the unlucky ones would work on alone.
+    """
+    return max(1, min(slots - max(1, slots // 8), concurrency // LEAST_LANES, rollouts))
 
 
 def run_collect_job(
@@ -47,6 +47,7 @@ def run_collect_job(
     pending: DataFrame,
     job: CollectJob,
     *,
+    staging: Staging,
     share: Share,
     beat: JobBeat,
     show: Callable[[Progress], None],
@@ -57,7 +58,8 @@ def run_collect_job(
     Args:
         lake: Where `rollouts` and the staging folder are.
         pending: The rollouts to do.
-        job: What the workers need; its staging folder is this job's own.
+        job: What the workers need.
+        staging: This job's own folder, which workers and driver can reach.
         share: The part of the run that the job works on.
         beat: Keeps the job's claim on it; tells how many rollouts are pending.
         show: Called about twice a second.
@@ -69,10 +71,11 @@ def run_collect_job(
     Raises:
         StorageError: Spark or the storage gave up; what was finished is adopted first, as far as possible.
     """
-    desk = _Desk(lake, job, share, beat, follow)
+    job = replace(job, staging=staging)
+    desk = _Desk(lake, job.run_id, staging, share, beat, follow)
     with ThreadPoolExecutor(1, thread_name_prefix="gym-spark-adopt") as behind:
         try:
-            with _in_background(lake.spark, collected(pending, job)) as action:
+            with in_background(lake.spark, collected(pending, job).collect) as (action,):
                 adoption: Future[None] | None = None
                 due = time.monotonic() + ADOPT_SECONDS
                 while not action.done():
@@ -82,7 +85,7 @@ def run_collect_job(
                         adoption, due = None, time.monotonic() + ADOPT_SECONDS
                     if adoption is None and time.monotonic() >= due:
                         adoption = behind.submit(desk.adopt_and_follow)
-                    time.sleep(POLL_SECONDS)
+                    wait([action], timeout=POLL_SECONDS)
         finally:
             behind.shutdown()
             desk.adopt()  # also after Ctrl-C: what is paid for is kept
@@ -92,7 +95,7 @@ def run_collect_job(
     if error is not None:
         kept = f"{last.done} of {beat.total} rollouts are stored; continue with --resume"
         raise StorageError(f"Spark gave up collecting ({first_line(error)}); {kept}.") from error
-    job.staging.remove()
+    staging.remove()
     return last
 
 
@@ -101,7 +104,8 @@ class _Desk:
     """What the driver does for a collect job while it runs."""
 
     lake: Lake
-    job: CollectJob
+    run_id: str
+    staging: Staging
     share: Share
     beat: JobBeat
     follow: Callable[[], float | None]
@@ -112,8 +116,8 @@ class _Desk:
 
     def adopt(self) -> None:
         """Adopt the parts that came since the last time."""
-        fresh = [part for part in self.job.staging.parts() if part not in self.adopted]
-        adopt_parts(self.lake, self.job.run_id, fresh, self.share)
+        fresh = [part for part in self.staging.parts() if part not in self.adopted]
+        adopt_parts(self.lake, self.run_id, fresh, self.share)
         self.adopted.update(fresh)
 
     def adopt_and_follow(self) -> None:
@@ -123,7 +127,7 @@ class _Desk:
 
     def progress(self) -> Progress:
         return Progress.of(
-            self.job.staging.statuses(),
+            self.staging.statuses(),
             self.beat.total,
             time.monotonic() - self.started,
             mean_reward=self.mean_reward,
@@ -132,29 +136,36 @@ class _Desk:
 
     def watch(self) -> Progress:
         """Show that the driver lives, and stop a job that cannot come to anything; returns where it stands."""
-        self.job.staging.beat(self.beat)
+        self.staging.beat(self.beat)
         seen = self.progress()
-        failed = sum(seen.failures.values())
-        if self.stopped is None and failed > FAILED_SHARE * max(seen.done, FAILED_BASE):
-            kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(seen.failures.items()))
-            self.stopped = Stop("too_many_failures", f"{failed} of the first {seen.done} rollouts failed ({kinds})")
-            self.job.staging.order_stop(self.stopped)
+        if self.stopped is None and (stop := too_many_failures(seen)) is not None:
+            self.stopped = stop
+            self.staging.order_stop(stop)
         return seen
 
 
+def too_many_failures(seen: Progress) -> Stop | None:
+    """Return why a job with so many failures shall start no further rollout, or None."""
+    failed = sum(seen.failures.values())
+    if failed <= FAILED_SHARE * max(seen.done, FAILED_BASE):
+        return None
+    kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(seen.failures.items()))
+    return Stop("too_many_failures", f"{failed} of the first {seen.done} rollouts failed ({kinds})")
+
+
 @contextlib.contextmanager
-def _in_background(spark: SparkSession, frame: DataFrame) -> Iterator[Future[object]]:
-    """Run the frame's one action in a thread; leaving early (Ctrl-C, an error) cancels the Spark job first."""
+def in_background(spark: SparkSession, *actions: Callable[[], object]) -> Iterator[list[Future[object]]]:
+    """Run Spark actions, each in a thread; leaving early (Ctrl-C, an error) cancels their jobs first."""
     tag = f"gym-spark-{uuid.uuid4().hex[:12]}"
 
-    def act() -> object:
+    def act(action: Callable[[], object]) -> object:
         spark.addTag(tag)
-        return frame.collect()
+        return action()
 
-    with ThreadPoolExecutor(1, thread_name_prefix="gym-spark-collect") as pool:
-        action = pool.submit(act)
+    with ThreadPoolExecutor(len(actions), thread_name_prefix="gym-spark-collect") as pool:
+        running = [pool.submit(act, action) for action in actions]
         try:
-            yield action
+            yield running
         except BaseException:
             with contextlib.suppress(PySparkException):
                 spark.interruptTag(tag)

@@ -18,6 +18,8 @@ class Progress:
     retrying: int = 0
     requests: int = 0
     retries: int = 0
+    #: Requests that a dead Spark task had sent for rollouts that had to be done again.
+    wasted: int = 0
     output_tokens: int = 0
     failures: dict[str, int] = field(default_factory=dict)
     first_failure: str | None = None
@@ -49,6 +51,7 @@ class Progress:
             retrying=sum(status.retrying for status in statuses),
             requests=sum(status.requests for status in statuses),
             retries=sum(status.retries for status in statuses),
+            wasted=sum(status.wasted for status in statuses),
             output_tokens=sum(status.output_tokens for status in statuses),
             failures=failures,
             first_failure=next((status.first_failure for status in statuses if status.first_failure), None),

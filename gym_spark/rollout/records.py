@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
 import pyarrow as pa
 
-from gym_spark.endpoint.usage import Usage, sum_usage
+from gym_spark.endpoint.usage import Usage, sum_usage, usage_row
 from gym_spark.errors import RolloutError
 from gym_spark.harness.base import Episode
 from gym_spark.tables.schemas import ROLLOUTS
@@ -18,8 +19,8 @@ from gym_spark.tables.schemas import ROLLOUTS
 #: Characters of text in one row: several times what the largest answer takes, and half of what one Arrow or Parquet
 #: value can hold if each takes four bytes.
 ROW_TEXT: Final = 1 << 28
-#: Characters of text in one batch, unless one row alone has more.
-BATCH_TEXT: Final = 1 << 26
+#: Characters of text in one batch, unless one row alone has more: a part of 16 MB, or of 64 if each takes four bytes.
+BATCH_TEXT: Final = 1 << 24
 #: Columns of a row that come from the plan and our own clock, so that they can be stored whatever the others hold.
 _OURS: Final = ("run_id", "shard", "task_id", "task_index", "rollout_index", "attempt", "started_at", "completed_at")
 #: Columns that tell what a refused row has cost, with what stands for them where they cannot be stored either.
@@ -58,7 +59,7 @@ def completed(run_id: str, pending: Pending, episode: Episode, started_at: datet
         "state": "completed",
         "answer_state": last.answer_state,
         "output_text": storable(last.output_text),
-        "usage": asdict(usage),
+        "usage": usage_row(usage),
         "model_calls": len(episode.replies),
         "requests": sum(reply.requests for reply in episode.replies),
         "turns": len(episode.replies),
@@ -79,26 +80,35 @@ def failed(run_id: str, pending: Pending, error: RolloutError, started_at: datet
         "failure_stage": error.stage,
         "failure_terminal": error.terminal,
         "error": storable(str(error)),
-        "usage": asdict(usage),
+        "usage": usage_row(usage),
         "model_calls": 0,
         "requests": error.requests,
         "turns": 0,
     }
 
 
-def to_batches(rows: Sequence[dict[str, Any]]) -> Iterator[pa.RecordBatch]:
-    """Return rows as batches of the `rollouts` schema, each small enough to be one Parquet part."""
+def to_batches(rows: deque[dict[str, Any]]) -> Iterator[pa.RecordBatch]:
+    """Return rows as batches of the `rollouts` schema, each small enough to be one Parquet part.
+
+    Takes them out of `rows`: of large ones no more than a batch's worth exist twice.
+    """
     batch: list[dict[str, Any]] = []
     size = 0
-    for row in rows:
-        text = _text(row)
+    while rows:
+        text = text_size(rows[0])
         if batch and size + text > BATCH_TEXT:
-            yield to_batch(batch)
-            batch, size = [], 0
-        batch.append(row)
+            yield _emptied(batch)
+            size = 0
+        batch.append(rows.popleft())
         size += text if text <= ROW_TEXT else 0
     if batch:
-        yield to_batch(batch)
+        yield _emptied(batch)
+
+
+def _emptied(batch: list[dict[str, Any]]) -> pa.RecordBatch:
+    made = to_batch(batch)
+    batch.clear()
+    return made
 
 
 def to_batch(rows: Sequence[dict[str, Any]]) -> pa.RecordBatch:
@@ -130,12 +140,13 @@ def _arrow(rows: list[dict[str, Any]]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist(rows, schema=ROLLOUTS.schema)
 
 
-def _text(row: dict[str, Any]) -> int:
+def text_size(row: dict[str, Any]) -> int:
+    """Return how many characters of text a row has."""
     return sum(len(value) for value in row.values() if isinstance(value, str))
 
 
 def _fitting(row: dict[str, Any]) -> dict[str, Any]:
-    size = _text(row)
+    size = text_size(row)
     return row if size <= ROW_TEXT else _unstorable(row, f"it has {size} characters of text, more than {ROW_TEXT}")
 
 

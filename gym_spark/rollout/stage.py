@@ -1,16 +1,28 @@
-"""The collect stage as a frame: pending rollouts in, one summary row per worker out. Its one action calls the model."""
+"""The collect stage as a frame. Its one action calls the model.
+
+Staged: pending rollouts in, one summary row per worker out; finished rollouts go to the job's folder. Direct, where
+workers reach no such folder: pending rollouts in, finished rollouts out.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from gym_spark.errors import StorageError
 from gym_spark.rollout.records import PENDING_SCHEMA
-from gym_spark.rollout.worker import SUMMARY_SCHEMA, CollectJob, collect_partition
+from gym_spark.rollout.retake import Earlier
+from gym_spark.rollout.staging import Staging
+from gym_spark.rollout.worker import SUMMARY_SCHEMA, CollectJob, collect_partition, finished_batches
+from gym_spark.tables.schemas import ROLLOUTS
+
+#: More partitions than any cluster has slots: Spark makes as many as it has slots of a small range.
+_MANY = 1000
+_REACHED_SCHEMA = pa.schema([pa.field("reached", pa.bool_())])
 
 
 def collected(pending: DataFrame, job: CollectJob) -> DataFrame:
@@ -27,11 +39,55 @@ def collected(pending: DataFrame, job: CollectJob) -> DataFrame:
     """
 
     def work(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
-        context = TaskContext.get()
-        if context is None:
-            raise AssertionError("Spark gives every task a context")
-        yield collect_partition(iter(batches), job, context.partitionId(), context.attemptNumber())
+        yield collect_partition(iter(batches), job, _context().partitionId())
 
+    return _spread(pending, job.workers).mapInArrow(work, from_arrow_schema(SUMMARY_SCHEMA))
+
+
+def streamed(pending: DataFrame, job: CollectJob, *, workers: Sequence[int]) -> DataFrame:
+    """Return the frame of finished rollouts, of the columns of `ROLLOUTS`. Its one action is the write.
+
+    Args:
+        pending: The columns of `PENDING_SCHEMA`, one row per rollout to do.
+        job: What the workers need.
+        workers: Which of the `job.workers` this frame has, from 0.
+    """
+
+    def work(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+        yield from finished_batches(iter(batches), job, workers[_context().partitionId()], Earlier())
+
+    return _spread(pending, len(workers)).mapInArrow(work, from_arrow_schema(ROLLOUTS.schema))
+
+
+def workers_reach(spark: SparkSession, staging: Staging) -> tuple[int, bool]:
+    """Return how many Spark tasks run at once, and whether what they write to the staging folder reaches the driver.
+
+    By trying: a folder of the driver's own disk looks alike from both sides, and under Spark Connect there is no
+    context to ask for slots.
+    """
+
+    def look(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+        for _ in batches:
+            pass
+        try:
+            staging.put_json(f"seen-{_context().partitionId():05d}.json", True)
+            reached = True
+        except StorageError:
+            reached = False
+        yield pa.RecordBatch.from_pydict({"reached": [reached]}, schema=_REACHED_SCHEMA)
+
+    told = [row.reached for row in spark.range(_MANY).mapInArrow(look, from_arrow_schema(_REACHED_SCHEMA)).collect()]
+    seen = sum(name.startswith("seen-") for name in staging.names())
+    return len(told), all(told) and seen == len(told)
+
+
+def _spread(pending: DataFrame, workers: int) -> DataFrame:
     # Round robin: shares that differ by one row at most, so that all workers end at about the same time.
-    spread = pending.select(*PENDING_SCHEMA.names).repartition(job.workers)
-    return spread.mapInArrow(work, from_arrow_schema(SUMMARY_SCHEMA))
+    return pending.select(*PENDING_SCHEMA.names).repartition(workers)
+
+
+def _context() -> TaskContext:
+    context = TaskContext.get()
+    if context is None:
+        raise AssertionError("Spark gives every task a context")
+    return context

@@ -6,6 +6,7 @@ to stop. A file appears whole or not at all. No pyspark.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import posixpath
@@ -56,6 +57,8 @@ class WorkerStatus:
     limit: int = 0
     requests: int = 0
     retries: int = 0
+    #: Requests of dead tries of this Spark task whose rollouts were not staged: they are paid for again.
+    wasted: int = 0
     #: The oldest model calls that have not ended: rollout, state, age_s, requests, last_failure.
     oldest: list[dict[str, Any]] = field(default_factory=list)
     latency_ms: float = 0.0
@@ -95,6 +98,20 @@ def _process_exists(pid: int) -> bool:
     return True
 
 
+@functools.cache
+def _opened(uri: str) -> tuple[fs.FileSystem, str]:
+    """Open the file system of a URI: once, for an object store is asked where its bucket is."""
+    opened = uri
+    for spark_scheme, arrow_scheme in _SCHEMES.items():
+        if uri.startswith(spark_scheme):
+            opened = arrow_scheme + uri.removeprefix(spark_scheme)
+    try:
+        filesystem, path = fs.FileSystem.from_uri(opened)
+    except (OSError, pa.ArrowException) as error:
+        raise StorageError(f"The folder '{uri}' cannot be opened from Python: {error}.") from error
+    return filesystem, path
+
+
 @dataclass(frozen=True, slots=True)
 class Folder:
     """A folder at `uri`: a path, or a URI that Spark and pyarrow can both open."""
@@ -102,12 +119,7 @@ class Folder:
     uri: str
 
     def _open(self) -> tuple[fs.FileSystem, str]:
-        uri = self.uri
-        for spark_scheme, arrow_scheme in _SCHEMES.items():
-            if uri.startswith(spark_scheme):
-                uri = arrow_scheme + uri.removeprefix(spark_scheme)
-        filesystem, path = fs.FileSystem.from_uri(uri)
-        return filesystem, path
+        return _opened(self.uri)
 
     def put(self, name: str, data: pa.Buffer) -> None:
         """Write a file that appears whole: an object store's put is atomic, elsewhere it is renamed into place."""
@@ -143,7 +155,10 @@ class Folder:
         """List the names of the visible files (or folders) in the folder; none where it is not there."""
         filesystem, folder = self._open()
         kind = fs.FileType.Directory if folders else fs.FileType.File
-        found = filesystem.get_file_info(fs.FileSelector(folder, allow_not_found=True))
+        try:
+            found = filesystem.get_file_info(fs.FileSelector(folder, allow_not_found=True))
+        except OSError as error:
+            raise StorageError(f"The folder '{self.uri}' cannot be listed: {error}.") from error
         return sorted(info.base_name for info in found if info.type == kind and not info.base_name.startswith("."))
 
     def read_columns(self, name: str, columns: list[str]) -> pa.Table:
@@ -159,31 +174,52 @@ class Folder:
 
 
 @dataclass(frozen=True, slots=True)
+class Staged:
+    """Rollouts in the parts of one partition: their keys (task_id, rollout_index, attempt), and what they sent."""
+
+    keys: frozenset[tuple[str, int, int]]
+    requests: int
+
+
+def _status_name(partition: int) -> str:
+    return f"status-{partition:05d}.json"
+
+
+@dataclass(frozen=True, slots=True)
 class Staging(Folder):
     """The staging folder of one collect job."""
 
     def put_part(self, partition: int, name: str, batch: pa.RecordBatch) -> None:
         """Write one Parquet part of a partition's rollouts."""
+        # A part lives for seconds: on a disk, compressing it costs a worker more than writing it.
+        compression = "none" if isinstance(self._open()[0], fs.LocalFileSystem) else "zstd"
         sink = pa.BufferOutputStream()
-        pq.write_table(pa.Table.from_batches([batch]), sink, compression="zstd")
+        pq.write_table(pa.Table.from_batches([batch]), sink, compression=compression)
         self.put(f"p{partition:05d}-{name}.parquet", sink.getvalue())
 
     def parts(self) -> list[str]:
         """List the parts, as paths that Spark can open."""
         return [f"{self.uri}/{name}" for name in self.names() if name.endswith(".parquet")]
 
-    def staged_keys(self, partition: int) -> set[tuple[str, int, int]]:
-        """Return the keys that a partition's parts hold: what an earlier try of its Spark task has finished."""
+    def staged(self, partition: int) -> Staged:
+        """Return what a partition's parts hold: what an earlier try of its Spark task has finished."""
         keys: set[tuple[str, int, int]] = set()
+        requests = 0
         for name in self.names():
             if name.startswith(f"p{partition:05d}-") and name.endswith(".parquet"):
-                table = self.read_columns(name, list(ATTEMPT_KEY))
+                table = self.read_columns(name, [*ATTEMPT_KEY, "requests"])
                 keys.update(zip(*(table.column(column).to_pylist() for column in ATTEMPT_KEY), strict=True))
-        return keys
+                requests += sum(table.column("requests").to_pylist())
+        return Staged(frozenset(keys), requests)
 
     def put_status(self, status: WorkerStatus) -> None:
         """Replace the worker's status."""
-        self.put_json(f"status-{status.partition:05d}.json", asdict(status))
+        self.put_json(_status_name(status.partition), asdict(status))
+
+    def status_of(self, partition: int) -> WorkerStatus | None:
+        """Read the newest status of a partition's worker, if there is one."""
+        loaded = self.get_json(_status_name(partition))
+        return None if loaded is None else WorkerStatus(**loaded)
 
     def statuses(self) -> list[WorkerStatus]:
         """Read every worker's newest status."""

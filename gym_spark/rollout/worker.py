@@ -11,6 +11,7 @@ import asyncio
 import json
 import time
 import uuid
+from collections import deque
 from collections.abc import Container, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
@@ -18,20 +19,29 @@ from typing import Any, Final
 import pyarrow as pa
 
 from gym_spark.config import EndpointSpec, JsonObject, PartSpec, SamplingSpec
-from gym_spark.endpoint.budget import Budget
+from gym_spark.endpoint.budget import Budget, cost
 from gym_spark.endpoint.client import EndpointClient
 from gym_spark.endpoint.failures import FATAL_KINDS, EndpointFailure
 from gym_spark.endpoint.usage import Usage
 from gym_spark.endpoint.wire import Reply
 from gym_spark.errors import RolloutError, boundary
 from gym_spark.harness.base import Harness, load_harness
-from gym_spark.rollout.records import PENDING_SCHEMA, Pending, completed, failed, now, to_batches
+from gym_spark.rollout.records import (
+    BATCH_TEXT,
+    PENDING_SCHEMA,
+    Pending,
+    completed,
+    failed,
+    now,
+    text_size,
+    to_batches,
+)
+from gym_spark.rollout.retake import Earlier, taken_over
 from gym_spark.rollout.staging import Staging, Stop, WorkerStatus
 from gym_spark.tables.keys import rollout_seed
 
-#: A part is written at this many rows, this many bytes of JSON, or after this long: DESIGN.md §3.
+#: A part is written at this many rows, this much text, or after this long: DESIGN.md §3.
 PART_ROWS: Final = 200
-PART_BYTES: Final = 16 << 20
 PART_SECONDS: Final = 1.0
 
 #: What the collect stage returns: one row per worker.
@@ -47,7 +57,8 @@ class CollectJob:
     sampling: SamplingSpec
     harness: PartSpec
     workers: int
-    staging: Staging
+    #: Where workers leave finished rollouts and their status; None where they reach no folder that the driver sees.
+    staging: Staging | None = None
     #: What the run has cost before this job, of its budget.
     spent_money: float = 0.0
     spent_tokens: int = 0
@@ -62,79 +73,105 @@ class CollectJob:
 class _Finished:
     """Rows not yet written, and the bell that says a part is full."""
 
-    full: asyncio.Event
-    rows: list[JsonObject] = field(default_factory=list)
+    full: asyncio.Event = field(default_factory=asyncio.Event)
+    #: Rung and replaced when the rows are handed over.
+    emptied: asyncio.Event = field(default_factory=asyncio.Event)
+    rows: deque[JsonObject] = field(default_factory=deque)
     size: int = 0
 
     def add(self, row: JsonObject) -> None:
         self.rows.append(row)
-        self.size += len(row.get("response") or "") + len(row.get("trajectory") or "")
-        if len(self.rows) >= PART_ROWS or self.size >= PART_BYTES:
+        self.size += text_size(row)
+        if len(self.rows) >= PART_ROWS or self.size >= BATCH_TEXT:
             self.full.set()
 
-    def take(self) -> list[JsonObject]:
-        taken, self.rows, self.size = self.rows, [], 0
+    async def room(self) -> None:
+        """Wait while a part's worth of text is not written: lanes would pile up more before the loop stands still."""
+        if self.size >= BATCH_TEXT:
+            await self.emptied.wait()
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Hand the rows over."""
+        yield from to_batches(self.rows)
+        self.size = 0
         self.full.clear()
-        return taken
+        self.emptied.set()
+        self.emptied = asyncio.Event()
 
 
-def collect_partition(
-    batches: Iterator[pa.RecordBatch], job: CollectJob, partition: int, task_attempt: int = 0
-) -> pa.RecordBatch:
-    """Do one partition's rollouts and stage their rows.
+def collect_partition(batches: Iterator[pa.RecordBatch], job: CollectJob, partition: int) -> pa.RecordBatch:
+    """Do one partition's rollouts and stage their rows; what an earlier try of its Spark task has staged is done.
 
     Args:
         batches: Rows of `PENDING_SCHEMA`.
         job: The run's settings.
         partition: Index of this Spark task, which fixes its share of the concurrency.
-        task_attempt: Above 0 if an earlier try of this Spark task died; what that one staged is not done again.
 
     Returns:
         One batch of `SUMMARY_SCHEMA` with one row.
     """
-    staged = job.staging.staged_keys(partition) if task_attempt else set()
+    staging = job.staging
+    if staging is None:
+        raise AssertionError("the driver gives a staged job its folder")
+    earlier = taken_over(staging, partition)
+    stem = uuid.uuid4().hex[:8]
+    rollouts = 0
+    for number, batch in enumerate(finished_batches(batches, job, partition, earlier)):
+        staging.put_part(partition, f"{stem}-{number:06d}", batch)
+        rollouts += batch.num_rows
+    return pa.RecordBatch.from_pydict({"partition": [partition], "rollouts": [rollouts]}, schema=SUMMARY_SCHEMA)
+
+
+def finished_batches(
+    batches: Iterator[pa.RecordBatch], job: CollectJob, partition: int, earlier: Earlier
+) -> Iterator[pa.RecordBatch]:
+    """Do one partition's rollouts, and yield rows of `ROLLOUTS` as they finish.
+
+    Args:
+        batches: Rows of `PENDING_SCHEMA`.
+        job: The run's settings.
+        partition: Index of this worker among the `job.workers` that share the concurrency.
+        earlier: What earlier tries of this Spark task have done.
+    """
+    finished = _Finished()
+    pending = _pending(batches, earlier.keys)
     with asyncio.Runner() as runner:
-        done = _pump(runner, _pending(batches, staged), job, partition)
-    return pa.RecordBatch.from_pydict({"partition": [partition], "rollouts": [done]}, schema=SUMMARY_SCHEMA)
+        player, over = runner.run(_started(job, partition, earlier.status, finished, pending))
+        told = 0.0
+        try:
+            while not over.done() or finished.rows:
+                if time.time() - told >= PART_SECONDS:
+                    told = time.time()
+                    player.report(told)
+                runner.run(_full_or_over(finished, over))
+                yield from finished.batches()
+            player.report(time.time())
+            over.result()  # a lane only raises for a broken engine: let Spark see it
+        finally:
+            over.cancel()
+            runner.run(player.client.aclose())
 
 
-def _pump(runner: asyncio.Runner, pending: Iterator[Pending], job: CollectJob, partition: int) -> int:
-    status = WorkerStatus(partition)
-    finished = _Finished(asyncio.Event())
-    lanes = job.share(partition)
+async def _started(
+    job: CollectJob, partition: int, status: WorkerStatus, finished: _Finished, pending: Iterator[Pending]
+) -> tuple[_Player, asyncio.Future[Any]]:
+    """Start as many lanes as the partition may have requests in flight."""
 
     def note_failure(error: RolloutError) -> None:
         status.first_failure = status.first_failure or f"{error.kind}: {error}"
 
-    async def start() -> tuple[_Player, asyncio.Future[Any]]:
-        client = EndpointClient(job.endpoint, concurrency=lanes, share=1 / job.workers, on_failure=note_failure)
-        budget = Budget(
-            job.endpoint,
-            share=1 / job.workers,
-            spent_money=job.spent_money / job.workers,
-            spent_tokens=job.spent_tokens // job.workers,
-        )
-        player = _Player(job, client, load_harness(job.harness), finished, status, budget)
-        return player, asyncio.gather(*(player.lane(pending) for _ in range(lanes)))
-
-    player, over = runner.run(start())
-    stem = uuid.uuid4().hex[:8]
-    part, told = 0, 0.0
-    try:
-        while not over.done() or finished.rows:
-            runner.run(_full_or_over(finished, over))
-            for batch in to_batches(finished.take()):
-                job.staging.put_part(partition, f"{stem}-{part:06d}", batch)
-                part += 1
-            if time.time() - told >= PART_SECONDS or over.done():
-                told = time.time()
-                job.staging.put_status(player.told(told))
-                player.check_orders()
-        over.result()  # a lane only raises for a broken engine: let Spark see it
-    finally:
-        over.cancel()
-        runner.run(player.client.aclose())
-    return status.done
+    lanes = job.share(partition)
+    client = EndpointClient(job.endpoint, concurrency=lanes, share=1 / job.workers, on_failure=note_failure)
+    before = Usage(input_tokens=status.input_tokens, output_tokens=status.output_tokens)
+    prices = job.endpoint.prices
+    budget = Budget(
+        job.endpoint,
+        share=1 / job.workers,
+        spent_money=job.spent_money / job.workers + ((cost(before, prices) or 0.0) if prices is not None else 0.0),
+        spent_tokens=job.spent_tokens // job.workers + status.input_tokens + status.output_tokens,
+    )
+    player = _Player(job, client, load_harness(job.harness), finished, status, budget, status.requests, status.retries)
+    return player, asyncio.gather(*(player.lane(pending) for _ in range(lanes)))
 
 
 async def _full_or_over(finished: _Finished, over: asyncio.Future[Any]) -> None:
@@ -145,11 +182,11 @@ async def _full_or_over(finished: _Finished, over: asyncio.Future[Any]) -> None:
 
 
 def _pending(batches: Iterator[pa.RecordBatch], staged: Container[tuple[str, int, int]]) -> Iterator[Pending]:
-    """Yield rows one at a time: a batch of large prompts is not turned into Python objects at once."""
+    """Yield rows one at a time: the large prompts of a batch are not turned into Python objects at once."""
     for batch in batches:
-        columns = [batch.column(name) for name in PENDING_SCHEMA.names]
-        for index in range(batch.num_rows):
-            row = Pending(*(column[index].as_py() for column in columns))
+        *names, prompts = PENDING_SCHEMA.names
+        for key, params in zip(batch.select(names).to_pylist(), batch.column(prompts), strict=True):
+            row = Pending(**key, **{prompts: params.as_py()})
             if (row.task_id, row.rollout_index, row.attempt) not in staged:
                 yield row
 
@@ -164,6 +201,9 @@ class _Player:
     finished: _Finished
     status: WorkerStatus
     budget: Budget
+    #: What earlier tries of this Spark task had sent.
+    requests_before: int
+    retries_before: int
     in_flight: int = 0
     stop: Stop | None = None
     #: Rung and replaced whenever a rollout has ended, for lanes that wait to learn what one costs.
@@ -173,13 +213,17 @@ class _Player:
         while await self._may_start() and (pending := next(rows, None)) is not None:
             self.in_flight += 1
             self.budget.start()
-            row, usages = await self._play(pending)
-            self.budget.settle(usages)
-            self.in_flight -= 1
-            self.ended.set()
-            self.ended = asyncio.Event()
-            self._count(row)
-            self.finished.add(row)
+            # Not bound to a name here: a lane would hold its last row while it waits for the next one.
+            self._end(*await self._play(pending))
+            await self.finished.room()
+
+    def _end(self, row: JsonObject, usages: list[Usage]) -> None:
+        self.budget.settle(usages)
+        self.in_flight -= 1
+        self.ended.set()
+        self.ended = asyncio.Event()
+        self._count(row)
+        self.finished.add(row)
 
     async def _may_start(self) -> bool:
         while self.stop is None:
@@ -193,10 +237,15 @@ class _Player:
                 await self.ended.wait()
         return False
 
-    def check_orders(self) -> None:
-        """Stop where the driver says so, or where no replica came back: further rollouts would only be written off."""
-        if self.stop is None:
-            self.stop = self.job.staging.ordered_stop()
+    def report(self, at: float) -> None:
+        """Tell how things stand, and take the driver's orders.
+
+        Stops where the driver says so, or where no replica came back: further rollouts would only be written off.
+        """
+        staging = self.job.staging
+        if staging is not None:
+            staging.put_status(self.told(at))
+            self.stop = self.stop or staging.ordered_stop()
         if self.stop is None and self.client.stats().given_up:
             self.stop = Stop("endpoint_down", f"no replica has answered for long ({self.status.first_failure})")
         if self.stop is not None:
@@ -207,7 +256,9 @@ class _Player:
         seen, status = self.client.stats(), self.status
         status.in_flight = self.in_flight
         status.sent, status.retrying, status.waiting = seen.in_flight, seen.retrying, seen.waiting
-        status.limit, status.requests, status.retries = seen.limit, seen.requests, seen.retries
+        status.limit = seen.limit
+        status.requests = self.requests_before + seen.requests
+        status.retries = self.retries_before + seen.retries
         status.oldest = [asdict(call) for call in seen.oldest]
         status.stop = asdict(self.stop) if self.stop is not None else None
         status.updated_at = at

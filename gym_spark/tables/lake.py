@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
 from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException, PySparkException, PythonException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
@@ -25,14 +25,25 @@ from tenacity import (
 from gym_spark.errors import ConfigError, StorageError
 from gym_spark.tables.location import location_of
 from gym_spark.tables.schemas import Table
+from gym_spark.tables.turns import writers_turn
 
 #: What a failing Spark call raises: pyspark gives its own type only to those of the JVM's errors that it knows.
 SPARK_ERRORS: Final = (PySparkException, Py4JError)
 
 #: Writers of one table meet seldom and briefly; a writer that loses so often in a row has another problem.
 _CONFLICT_TRIES: Final = 8
+#: As the system says it, in Java and in Python; Spark wraps it into errors that speak of tasks and stages.
+_DISK_FULL: Final = "No space left on device"
 #: Between two looks at a table that another writer is creating.
 _CREATE_WAIT_S: Final = 0.5
+
+#: So many files are no burden for a reader; rewriting fewer costs more than it saves.
+MANY_FILES: Final = 16
+#: OPTIMIZE takes files below the one size and makes them into files of the other, in bytes.
+_COMPACTION: Final = {
+    "spark.databricks.delta.optimize.minFileSize": str(16 << 20),
+    "spark.databricks.delta.optimize.maxFileSize": str(128 << 20),
+}
 
 
 def spark_schema(table: Table) -> StructType:
@@ -111,55 +122,78 @@ class Lake:
             columns.append(f"`{field.name}` {field.dataType.simpleString()}{null} COMMENT '{comment}'")
         partitions = f" PARTITIONED BY ({', '.join(table.partition_by)})" if table.partition_by else ""
         self._run(
+            table,
             f"CREATE TABLE IF NOT EXISTS {self.name(table)} ({', '.join(columns)}) USING DELTA{partitions} "
-            f"TBLPROPERTIES ('delta.dataSkippingNumIndexedCols' = '{_indexed_columns(table)}')"
+            f"TBLPROPERTIES ('delta.dataSkippingNumIndexedCols' = '{_indexed_columns(table)}')",
         )
 
-    def _run(self, statement: str) -> None:
+    def _run(self, table: Table, statement: str) -> None:
         try:
-            self.spark.sql(statement)
+            with writers_turn(self.location.folder, table.name):
+                self.spark.sql(statement)
         except SPARK_ERRORS as error:
             raise StorageError(f"The lake '{self.root}' refused: {first_line(error)}") from error
 
     def read(self, table: Table, **equals: str) -> DataFrame:
-        """Return the table's rows, of the partitions or values given.
+        """Return the table's rows, of the partitions or values given; of its newest version, at each action anew.
 
         Raises:
             ConfigError: the table is not there.
         """
+        return self._load(table, self.spark.read, equals)
+
+    def read_as_of_now(self, table: Table, **equals: str) -> DataFrame:
+        """Return the table's rows as `read` does, and the same ones whatever is written later."""
+        newest = self.spark.sql(f"DESCRIBE HISTORY {self.name(table)} LIMIT 1").first()
+        if newest is None:
+            raise AssertionError("Delta keeps the newest commit of every table")
+        return self._load(table, self.spark.read.option("versionAsOf", newest["version"]), equals)
+
+    def _load(self, table: Table, reader: DataFrameReader, equals: Mapping[str, str]) -> DataFrame:
         if not self.exists(table):
             raise ConfigError(
                 f"The lake '{self.root}' has no table '{table.name}'; check --lake, or run the stage that writes it."
             )
         if self.in_catalog:
-            frame = self.spark.read.table(self.name(table))
+            frame = reader.table(self.name(table))
         else:
-            frame = self.spark.read.format("delta").load(f"{self.root}/{table.name}")
+            frame = reader.format("delta").load(f"{self.root}/{table.name}")
         for column, value in equals.items():
             frame = frame.where(F.col(column) == value)
         return frame
 
     def append(self, table: Table, frame: DataFrame) -> None:
-        """Add rows as one commit. `frame` has the table's columns, in any order."""
+        """Add rows as one commit. `frame` has the table's columns, in any order.
+
+        A commit that loses against another writer is tried again: `frame` must be made of stored rows.
+        """
         self._write(table, frame, {})
+
+    def append_once(self, table: Table, frame: DataFrame) -> None:
+        """Add rows as one commit, in one try: for a frame that calls a model whenever it is evaluated.
+
+        That takes long, so that no turn is waited for or taken.
+        """
+        self._write(table, frame, {}, tries=1)
 
     def replace(self, table: Table, frame: DataFrame, **equals: str) -> None:
         """Replace the rows in which the given columns have the given values, as one atomic commit."""
-        terms = (f"`{column}` = '{value.replace(chr(39), chr(39) * 2)}'" for column, value in equals.items())
-        self._write(table, frame, {"replaceWhere": " AND ".join(terms)})
+        self._write(table, frame, {"replaceWhere": _condition(equals)})
 
-    def _write(self, table: Table, frame: DataFrame, options: Mapping[str, str]) -> None:
+    def _write(
+        self, table: Table, frame: DataFrame, options: Mapping[str, str], *, tries: int = _CONFLICT_TRIES
+    ) -> None:
         mode = "overwrite" if options else "append"
         writer = frame.select(*table.columns).write.format("delta").mode(mode).options(**options)
+        folder = self.location.folder if tries > 1 else None
         try:
-            # Safe to repeat: every frame that is written here is made of stored rows, never of model calls.
             for attempt in Retrying(
                 retry=retry_if_exception(_is_conflict),
-                stop=stop_after_attempt(_CONFLICT_TRIES),
+                stop=stop_after_attempt(tries),
                 wait=wait_random_exponential(max=5.0),
                 reraise=True,
             ):
-                with attempt:
+                with attempt, writers_turn(folder, table.name):
                     if self.in_catalog:
                         writer.saveAsTable(self.name(table))
                     else:
@@ -169,6 +203,25 @@ class Lake:
                 f"Writing '{table.name}' in the lake '{self.root}' failed: {first_line(error)}"
             ) from error
 
+    def compact(self, table: Table, *, above: int = MANY_FILES, **equals: str) -> None:
+        """Make one or few files of many small ones, where there are many. Rows stay as they are; readers go on.
+
+        The old files stay until the table is vacuumed. If another writer comes in between, all is left as it was.
+
+        Args:
+            table: The table.
+            above: Files that are left as they are.
+            equals: Partition columns and their values: which partitions.
+        """
+        if len(self.read(table, **equals).inputFiles()) <= above:
+            return
+        try:
+            with _settings(self.spark, _COMPACTION), writers_turn(self.location.folder, table.name):
+                self.spark.sql(f"OPTIMIZE {self.name(table)} WHERE {_condition(equals)}")
+        except SPARK_ERRORS as error:
+            if not _is_conflict(error):
+                raise StorageError(f"Compacting '{table.name}' in '{self.root}' failed: {first_line(error)}") from error
+
     def append_rows(self, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
         """Add a few rows that the driver made."""
         self.append(table, self.frame(table, rows))
@@ -177,19 +230,32 @@ class Lake:
         """Return a few rows that the driver made as a frame with the table's columns."""
         return self.spark.createDataFrame(pa.Table.from_pylist(list(rows), schema=table.schema))
 
-    def staging_root(self) -> str:
-        """Return the folder for files that are not tables yet.
+    def folder(self) -> str | None:
+        """Return the folder that the tables are in; None where the lake is a catalog, which has none of its own."""
+        return None if self.in_catalog else self.root
 
-        Raises:
-            ConfigError: the lake is a catalog, which has no folder of its own, and none is named.
-        """
-        named = os.environ.get("GYM_SPARK_STAGING")
-        if self.in_catalog and not named:
-            raise ConfigError(
-                f"The lake '{self.root}' is a catalog and has no folder for staged rollouts; "
-                "set GYM_SPARK_STAGING to a volume or object-store folder that the workers can write."
-            )
-        return (named or f"{self.root}/_staging").rstrip("/")
+
+def _condition(equals: Mapping[str, str]) -> str:
+    """Spell the condition that columns have certain values, for SQL."""
+    return " AND ".join(f"`{column}` = '{value.replace(chr(39), chr(39) * 2)}'" for column, value in equals.items())
+
+
+@contextlib.contextmanager
+def _settings(spark: SparkSession, values: Mapping[str, str]) -> Iterator[None]:
+    """Set settings of the session for a while; where a platform refuses them, its own stand."""
+    before = {name: spark.conf.get(name, None) for name in values}
+    try:
+        with contextlib.suppress(*SPARK_ERRORS):
+            for name, value in values.items():
+                spark.conf.set(name, value)
+        yield
+    finally:
+        with contextlib.suppress(*SPARK_ERRORS):
+            for name, old in before.items():
+                if old is None:
+                    spark.conf.unset(name)
+                else:
+                    spark.conf.set(name, old)
 
 
 def _is_conflict(error: BaseException) -> bool:
@@ -206,7 +272,17 @@ def _indexed_columns(table: Table) -> int:
 def first_line(error: BaseException) -> str:
     """Return the one line of an error that says what it was: Spark adds plans, Java frames and tracebacks."""
     java = getattr(error, "java_exception", None)
+    if any(_DISK_FULL in text for text in _java_messages(error)):
+        return _DISK_FULL
     text = str(error) if java is None else str(java.getMessage())
     lines = text.strip().splitlines() or [type(error).__name__]
     # The error of a Python worker comes with its traceback, which ends with what it was.
     return lines[-1] if isinstance(error, PythonException) else lines[0]
+
+
+def _java_messages(error: BaseException) -> Iterator[str]:
+    """Yield what Java says of an error and of its causes, the outermost first."""
+    cause = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
+    while cause is not None:
+        yield str(cause.getMessage())
+        cause = cause.getCause()

@@ -145,7 +145,8 @@ ROLLOUTS: Final = Table(
             _column("trajectory", pa.string(), "JSON: every model call and tool call in order"),
         ]
     ),
-    partition_by=("run_id", "shard"),
+    # Not by shard as well: appends of parallel jobs do not conflict, and each commit would write a file per shard.
+    partition_by=("run_id",),
     large=4,
 )
 

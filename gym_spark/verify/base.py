@@ -154,8 +154,6 @@ def judge_one(verifier: Verifier, item: Judgeable) -> Verdict:
             return verdict.checked()
     except GymSparkError as error:
         return Verdict.unscored("verifier_error", _storable(str(error)))
-    except SystemExit as end:
-        return Verdict.unscored("verifier_error", f"the verifier called sys.exit({reprlib.repr(end.code)})")
 
 
 def expected_answers(item: Judgeable) -> list[str]:

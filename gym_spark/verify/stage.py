@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from gym_spark.config import PartSpec
@@ -28,7 +29,10 @@ def unverified(rollouts: DataFrame, tasks: DataFrame, verifications: DataFrame) 
     Returns:
         The columns of `verify.worker.COLUMNS_IN`, one row per attempt without verdict.
     """
-    fresh = rollouts.join(verifications.select(*ATTEMPT_KEY), on=list(ATTEMPT_KEY), how="left_anti")
+    key = list(ATTEMPT_KEY)
+    # Which are new is worked out on keys: no shuffle shall carry the answers that were judged long ago.
+    keys = rollouts.select(*key).join(verifications.select(*key), on=key, how="left_anti")
+    fresh = rollouts.join(F.broadcast(keys), on=key, how="left_semi")
     return fresh.join(tasks.select("task_id", "verifier_inputs"), on="task_id").select(*COLUMNS_IN)
 
 

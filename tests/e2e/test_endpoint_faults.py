@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +17,10 @@ from gym_spark.endpoint.preflight import check_endpoint
 from gym_spark.endpoint.retry import without_retries
 from gym_spark.endpoint.wire import Reply
 from gym_spark.errors import ConfigError, RolloutError
+from tests.e2e.conftest import Run
 from tests.fake_openai import FakeOpenAI, FakeReply
+from tests.processes import quiz_run
+from tests.reliability.faults import expected_score, knows, mixed_faults
 
 SAMPLING = SamplingSpec(max_output_tokens=8)
 
@@ -60,7 +65,7 @@ def test_p08_an_unknown_host_is_unreachable() -> None:
         (FakeReply("x", drop="before"), "dropped", False),
         (FakeReply("x" * 1000, drop="during"), "dropped", False),
         (FakeReply("x", delay_s=5), "timeout", False),
-        (FakeReply("x" * 100, drip_s=0.2), "timeout", False),
+        (FakeReply("x" * 100, drip_s=0.1, drip_bytes=1), "timeout", False),
         (FakeReply(raw=b'{"choices": ['), "invalid_reply", False),
         (FakeReply(raw=b"x" * (33 * 1024 * 1024)), "reply_too_large", True),
         (FakeReply(status=503, error={"message": "loading"}), "server_error", False),
@@ -68,7 +73,7 @@ def test_p08_an_unknown_host_is_unreachable() -> None:
 )
 def test_each_fault_has_its_kind(reply: FakeReply, kind: str, terminal: bool) -> None:
     with FakeOpenAI(lambda body, n: reply) as server:
-        caught = failure(server.url, timeout_s=0.5)
+        caught = failure(server.url, timeout_s=0.5 if kind == "timeout" else 30)
         assert (caught.kind, caught.terminal, caught.requests) == (kind, terminal, 1)
         assert server.requests == 1
 
@@ -149,3 +154,23 @@ def test_p14_preflight_over_sockets_and_inside_a_running_loop() -> None:
         assert server.requests == 4
     with pytest.raises(ConfigError, match=r"down.*127\.0\.0\.1"):
         check_endpoint(EndpointSpec(urls=(closed_port(),), model="m"), SAMPLING)
+
+
+def test_a_run_through_mixed_faults_beside_a_bad_replica_scores_as_one_without(gym: Run, tmp_path: Path) -> None:
+    """Through `eval run`: 429, 500 and dropped connections on one replica, empty answers from the other.
+
+    All rollouts complete, and their score is that of a run without faults, known as answers depend on questions alone.
+    """
+    tasks = 150
+    with (
+        FakeOpenAI(mixed_faults(knows, hint_s=0.2, seed=3)) as good,
+        FakeOpenAI(lambda body, n: FakeReply(raw=b"")) as bad,
+    ):
+        told = gym(*quiz_run(tmp_path, good.url, tasks, "--model-url", bad.url, "--json")[3:])
+        assert told.code == 0, told.err
+        assert good.requests > tasks * 1.2
+        assert 0 < bad.requests <= tasks / 2
+    profile = json.loads(told.out)
+    assert (profile["coverage"]["completed"], profile["coverage"]["scored"]) == (tasks, tasks)
+    score = {(metric["name"], metric["denominator"]): metric["value"] for metric in profile["metrics"]}
+    assert score["mean_reward", "planned"] == pytest.approx(expected_score(tasks), abs=1e-12)

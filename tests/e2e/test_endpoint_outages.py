@@ -6,13 +6,9 @@ Waits are scaled down by parameters: a second here stands for ten of an operator
 from __future__ import annotations
 
 import asyncio
-import random
-import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -25,6 +21,7 @@ from gym_spark.endpoint.retry import Pace
 from gym_spark.endpoint.wire import Reply
 from gym_spark.errors import RolloutError
 from tests.fake_openai import FakeOpenAI, FakeReply, Json, last_user_text
+from tests.reliability.faults import mixed_faults
 
 SAMPLING = SamplingSpec(max_output_tokens=8)
 #: A tenth of the real one.
@@ -64,76 +61,14 @@ def replies(outcomes: list[Outcome]) -> list[Reply]:
     return [outcome for outcome in outcomes if isinstance(outcome, Reply)]
 
 
-class Switch:
-    """A TCP relay in front of a server that can be switched off: its port then refuses, its connections break."""
-
-    def __init__(self, target: str) -> None:
-        self._target = int(target.split(":")[2].split("/")[0])
-        with socket.socket() as chosen:
-            chosen.bind(("127.0.0.1", 0))
-            self._port = int(chosen.getsockname()[1])
-        self.url = f"http://127.0.0.1:{self._port}/v1"
-        self._loop = asyncio.new_event_loop()
-        self._server: asyncio.Server | None = None
-        self._writers: set[asyncio.StreamWriter] = set()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self._thread.start()
-
-    def turn(self, on: bool) -> None:
-        asyncio.run_coroutine_threadsafe(self._on() if on else self._off(), self._loop).result(10)
-
-    async def _on(self) -> None:
-        self._server = await asyncio.start_server(self._relay, "127.0.0.1", self._port, backlog=512)
-
-    async def _off(self) -> None:
-        if self._server is not None:
-            self._server.close()
-            self._server = None
-        for writer in self._writers:
-            writer.transport.abort()
-
-    async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        there, back = await asyncio.open_connection("127.0.0.1", self._target)
-        self._writers |= {writer, back}
-
-        async def pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
-            try:
-                while data := await source.read(65536):
-                    sink.write(data)
-                    await sink.drain()
-            except OSError:
-                pass
-            finally:
-                sink.close()
-
-        await asyncio.gather(pump(reader, back), pump(there, writer))
-        self._writers -= {writer, back}
-
-    def close(self) -> None:
-        self.turn(on=False)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
-        self._loop.close()
-
-
-@contextmanager
-def switched(server: FakeOpenAI) -> Iterator[Switch]:
-    switch = Switch(server.url)
-    switch.turn(on=True)
-    try:
-        yield switch
-    finally:
-        switch.close()
-
-
 def test_an_outage_of_the_endpoint_loses_no_call() -> None:
     """Three seconds (thirty, scaled) in which the port refuses, after connections broke with calls in flight."""
-    with FakeOpenAI(lambda body, n: FakeReply("7", delay_s=0.05)) as server, switched(server) as switch:
-        timers = [threading.Timer(1.0, switch.turn, [False]), threading.Timer(4.0, switch.turn, [True])]
+    with FakeOpenAI(lambda body, n: FakeReply("7", delay_s=0.05)) as server:
+        timers = [threading.Timer(1.0, server.close_port), threading.Timer(4.0, server.open_port)]
         started = time.monotonic()
         for timer in timers:
             timer.start()
-        outcomes, stats, reported = play((switch.url,), 600)
+        outcomes, stats, reported = play((server.url,), 600)
         elapsed = time.monotonic() - started
         for timer in timers:
             timer.join()
@@ -142,7 +77,7 @@ def test_an_outage_of_the_endpoint_loses_no_call() -> None:
     assert reported
     assert max(reply.requests for reply in replies(outcomes)) <= 4
     assert stats.requests <= 600 + 3 * 16  # tries were not burned while it was away
-    assert elapsed < 4 + 600 * 0.05 / 16 + 6
+    assert elapsed < 4 + 600 * 0.05 / 16 + 15  # it is back as soon as the endpoint is, though the machine be busy
     assert (stats.live_replicas, stats.outage_s) == (1, 0)
 
 
@@ -150,14 +85,14 @@ def test_an_outage_of_the_endpoint_loses_no_call() -> None:
     ("bad", "kind"),
     [
         (FakeReply(raw=b""), "invalid_reply"),
-        (FakeReply("x" * 100, drip_s=1), "timeout"),
+        (FakeReply("x" * 100, drip_s=1, drip_bytes=1), "timeout"),
         (FakeReply(raw=b"x" * (50 * 1024**2)), "reply_too_large"),
         (FakeReply(raw=b'{"choices": ['), "invalid_reply"),
         (FakeReply(raw=b'{"choices": [{"message": {"content": "\xff\xfe"}}]}'), "invalid_reply"),
         (FakeReply(status=500), "server_error"),
         (FakeReply(drop="before"), "dropped"),
     ],
-    ids=["empty", "drips", "50 MB", "invalid JSON", "invalid UTF-8", "500", "drops"],
+    ids=["empty", "a byte a second", "50 MB", "invalid JSON", "invalid UTF-8", "500", "drops"],
 )
 def test_a_bad_replica_does_not_eat_the_run_while_another_is_well(bad: FakeReply, kind: str) -> None:
     with FakeOpenAI(lambda body, n: bad) as broken, FakeOpenAI(lambda body, n: FakeReply("7", delay_s=0.02)) as well:
@@ -167,23 +102,26 @@ def test_a_bad_replica_does_not_eat_the_run_while_another_is_well(bad: FakeReply
         assert broken.requests <= 40
 
 
-def mixed_faults(seed: int) -> Callable[[Json, int], FakeReply]:
-    """20 % 429 with a hint, 5 % 500, 2 % dropped, at once."""
-    chance = random.Random(seed)
-
-    def answer(body: Json, n: int) -> FakeReply:
-        drawn = chance.random()
-        if drawn < 0.20:
-            return FakeReply(status=429, headers={"Retry-After": "0.1"})
-        if drawn < 0.25:
-            return FakeReply(status=500)
-        return FakeReply(drop="before") if drawn < 0.27 else FakeReply(last_user_text(body), delay_s=0.01)
-
-    return answer
+def test_a_replica_that_dies_in_the_middle_is_left_for_the_other() -> None:
+    """Its port closes while it has calls in flight: those are made again elsewhere; from then on it is probed."""
+    with (
+        FakeOpenAI(lambda body, n: FakeReply("7", delay_s=0.02)) as mortal,
+        FakeOpenAI(lambda body, n: FakeReply("7", delay_s=0.02)) as well,
+    ):
+        death = threading.Timer(0.2, mortal.close_port)
+        death.start()
+        outcomes, stats, reported = play((mortal.url, well.url), 400, lanes=8)
+        death.join()
+        assert len(replies(outcomes)) == 400
+        assert 0 < mortal.requests < 200 < well.requests
+    assert set(reported) <= {"dropped", "unreachable"}
+    assert sum(stats.failures.values()) <= 2 * 8
+    assert (stats.live_replicas, stats.outage_s) == (1, 0)
 
 
 def test_two_thousand_calls_through_mixed_faults_all_complete() -> None:
-    with FakeOpenAI(mixed_faults(7)) as server:
+    echo = FakeOpenAI(mixed_faults(lambda body, n: FakeReply(last_user_text(body), delay_s=0.01), hint_s=0.1, seed=7))
+    with echo as server:
         outcomes, stats, reported = play((server.url,), 2000, lanes=64)
         texts = Counter(reply.output_text for reply in replies(outcomes))
         assert texts == {f"q {number}": 1 for number in range(2000)}
@@ -209,10 +147,11 @@ def test_p10_each_wait_is_at_least_the_newest_hint() -> None:
 
 def test_p10_a_closed_quota_is_waited_out_and_the_limit_falls_and_rises() -> None:
     """One second of 429 with a hint of 3 s (30 s and 90 s, scaled), then 200s."""
-    opened = time.monotonic() + 1.0
+    began: list[float] = []
 
     def answer(body: Json, n: int) -> FakeReply:
-        if time.monotonic() < opened:
+        began.append(time.monotonic())
+        if time.monotonic() < began[0] + 1.0:
             return FakeReply(status=429, headers={"Retry-After": "3"})
         return FakeReply("7", delay_s=0.02)
 

@@ -244,13 +244,18 @@ def test_p07_unset_fields_stay_out_of_the_body_after_a_round_trip_through_delta(
         assert set(server.bodies[0]) == {"model", "messages"}
 
 
-def test_concurrency_is_run_wide(gym: Run, tmp_path: Path) -> None:
-    """P46 in short: eight in flight over all Spark tasks, and not eight in each."""
-    source = quiz(tmp_path / "quiz.jsonl", 60)
+def test_p46_concurrency_is_run_wide(gym: Run, lake: Lake, tmp_path: Path) -> None:
+    """Four task slots, eight shards of about 20 rows: eight in flight over all Spark tasks, and not eight in each."""
+    source = quiz(tmp_path / "quiz.jsonl", 160)
+    prepare = ("eval", "prepare", "--benchmark", "quiz", "--search-dir", QUIZ, "--source", source, "--num-shards", 8)
+    assert gym(*prepare).code == 0
     with FakeOpenAI(lambda body, n: FakeReply("1", delay_s=0.1)) as server:
-        assert gym(*arguments(server, "r1", source, "--concurrency", 8, "--no-preflight")).code == 0
+        words = arguments(server, "r1", source, "--concurrency", 8, "--no-preflight")
+        words = [word for word in words if word not in ("--source", source)]
+        assert gym(*words).code == 0
         assert 6 <= server.peak <= 8
-        assert server.requests == 60
+        assert server.requests == 160
+    assert lake.read(ROLLOUTS, run_id="r1").select("shard").distinct().count() == 8
 
 
 def test_a_key_that_expires_stops_the_run_and_a_resume_makes_up_for_it(gym: Run, lake: Lake, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from tests.fake_openai import FakeOpenAI, FakeReply
 from tests.processes import REPOSITORY, quiz_run, start
-from tests.reliability.kill_storm import wait_for_end_of
+from tests.reliability.process_tree import wait_for_end_of
 
 
 @pytest.mark.parametrize("moment", ["start", "collecting"])

@@ -8,7 +8,7 @@ from pathlib import Path
 from gym_spark.tables.lake import Lake
 from gym_spark.tables.schemas import ROLLOUTS, RUNS
 from tests.e2e.conftest import Run
-from tests.reliability.kill_storm import command_of, descendants
+from tests.reliability.process_tree import command_of, descendants
 
 
 def test_the_small_model_is_evaluated_from_end_to_end(gym: Run, lake: Lake, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from tests.e2e.conftest import Run
 from tests.fake_openai import FakeOpenAI, FakeReply, last_user_text
 from tests.processes import quiz_run, start
-from tests.reliability.kill_storm import wait_for_end_of
+from tests.reliability.process_tree import wait_for_end_of
 
 
 def test_p56_a_stalled_and_a_retried_rollout_are_named_with_their_age(gym: Run, tmp_path: Path) -> None:

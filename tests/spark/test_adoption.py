@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from gym_spark.errors import ConfigError
-from gym_spark.rollout.adoption import adopt_leftovers, adopt_parts, claimed, staging_of
+from gym_spark.rollout.adoption import adopt_leftovers, adopt_parts, claimed
+from gym_spark.rollout.place import staging_of
 from gym_spark.rollout.progress import Progress
 from gym_spark.rollout.records import to_batch
 from gym_spark.rollout.share import WHOLE, Share
-from gym_spark.rollout.staging import JobBeat, Staging, WorkerStatus
+from gym_spark.rollout.staging import JobBeat, Staged, Staging, WorkerStatus
 from gym_spark.tables.lake import Lake
 from gym_spark.tables.schemas import ROLLOUTS
 from tests.spark.frames import RUN, Row, failure, rollout
@@ -85,7 +86,7 @@ def test_leftovers_of_earlier_jobs_are_adopted_and_their_folder_is_removed(lake:
     # As a kill in the middle of a write leaves them: hidden until they are whole.
     Path(staging.uri, ".p0-1.parquet").write_bytes(b"PAR1 and no more")
     Path(staging.uri, ".status-00001.json").write_text('{"partition": 1, "do')
-    neighbour = Staging(f"{lake.staging_root()}/other/job1")
+    neighbour = Staging(f"{staging_of(lake, 'other').uri}/job1")
     neighbour.put_part(0, "0", to_batch([rollout("x", run_id="other")]))
 
     adopt_leftovers(lake, RUN, NOBODY, WHOLE)
@@ -175,10 +176,10 @@ def test_of_two_jobs_that_start_at_once_the_later_one_leaves(lake: Lake) -> None
 
 
 def test_a_retried_spark_task_knows_what_its_earlier_try_staged(tmp_path: Path) -> None:
-    """Keys of its own partition's parts, and of no other's."""
+    """Keys and requests of its own partition's parts, and of no other's."""
     staging = Staging(str(tmp_path / "job"))
     staging.put_part(0, "a-0", to_batch(rows_of("x", 2)))
     staging.put_part(0, "b-0", to_batch([rollout("y", attempt=2)]))
     staging.put_part(1, "a-0", to_batch([rollout("z")]))
-    assert staging.staged_keys(0) == {("x", 0, 1), ("x", 1, 1), ("y", 0, 2)}
-    assert staging.staged_keys(2) == set()
+    assert staging.staged(0) == Staged(frozenset({("x", 0, 1), ("x", 1, 1), ("y", 0, 2)}), requests=3)
+    assert staging.staged(2) == Staged(frozenset(), requests=0)

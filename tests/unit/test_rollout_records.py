@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import deque
 from datetime import UTC, datetime
 from typing import Any
 
@@ -62,12 +63,14 @@ def test_an_enormous_row_is_refused_and_large_ones_get_a_part_each() -> None:
     text = "x" * (ROW_TEXT // 4 + 1)  # one string in four columns: the row is enormous, the test is not
     enormous = row("e", output_text=text, response=text, trajectory=text, error=text)
     large = "x" * (BATCH_TEXT // 2 + 1)
-    batches = list(to_batches([row("a"), enormous, row("b", response=large), row("c", response=large), row("d")]))
+    batches = list(
+        to_batches(deque([row("a"), enormous, row("b", response=large), row("c", response=large), row("d")]))
+    )
     assert [batch.column("task_id").to_pylist() for batch in batches] == [["a"], ["e", "b"], ["c", "d"]]
     refused = batches[1].to_pylist()[0]
     assert (refused["failure_kind"], refused["failure_terminal"], refused["response"]) == ("unstorable", True, None)
     assert f"more than {ROW_TEXT}" in refused["error"]
-    assert list(to_batches([])) == []
+    assert list(to_batches(deque())) == []
 
 
 def test_a_failure_keeps_what_it_is_known_to_have_cost() -> None:

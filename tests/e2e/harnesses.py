@@ -1,0 +1,36 @@
+"""Users' harnesses, named ``module:Class``: Spark's Python workers import them."""
+
+from __future__ import annotations
+
+import asyncio
+
+from pyspark import TaskContext
+
+from gym_spark.config import JsonObject
+from gym_spark.harness.base import Episode, ModelCall
+from gym_spark.harness.single_turn import SingleTurn
+
+#: Model calls that are answered before the engine breaks.
+CALLS = 3
+
+
+class BrokenEngine(BaseException):
+    """What no row can be blamed for."""
+
+
+class BreaksOnce(SingleTurn):
+    """Breaks the first try of its Spark task after some answers, none of which became a rollout."""
+
+    def __init__(self) -> None:
+        self.answered = 0
+
+    async def run(self, params: JsonObject, call: ModelCall) -> Episode:
+        """Play one rollout; in a Spark task's first try, never to its end."""
+        episode = await SingleTurn.run(self, params, call)
+        self.answered += 1
+        context = TaskContext.get()
+        if context is not None and context.attemptNumber() == 0:
+            if self.answered == CALLS:
+                raise BrokenEngine
+            await asyncio.Event().wait()
+        return episode
