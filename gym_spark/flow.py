@@ -107,7 +107,8 @@ def planned(lake: Lake, record: RunRecord) -> DataFrame:
     """Return the plan: `task_id`, `task_index`, `shard`, `rollout_index`, one row per planned rollout."""
     chosen = chosen_tasks(
         tasks_of(lake, record).select("task_id", "task_index", "shard"),
-        count=record.planned_tasks,
+        # Without a limit nothing is picked, which saves Spark a sort of all tasks in one place.
+        count=None if record.spec.limit is None else record.planned_tasks,
         seed=record.spec.limit_seed,
     )
     return planned_rollouts(chosen, num_repeats=record.spec.num_repeats)
@@ -140,7 +141,8 @@ def collect(
         mine = planned(lake, record).where(in_share(share))
         # As of now: what is to do must stay the same while the job stores what it has done.
         todo = pending_rollouts(mine, lake.read_as_of_now(ROLLOUTS, run_id=spec.run_id))
-        total, whole = todo.count(), mine.count()
+        total = todo.count()
+        whole = record.planned_rollouts if share == WHOLE else mine.count()
         if total < whole:
             sent = "" if total else "; no request was sent"
             say(f"{whole - total} of {whole} planned rollouts are stored already, or failed for good{sent}.")

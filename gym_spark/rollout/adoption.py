@@ -7,6 +7,7 @@ import math
 import time
 import uuid
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
@@ -18,6 +19,7 @@ from gym_spark.rollout.share import Share
 from gym_spark.rollout.staging import JobBeat, RunStaging, Staging, share_of
 from gym_spark.tables.keys import ATTEMPT_KEY
 from gym_spark.tables.lake import Lake
+from gym_spark.tables.linked import link_files
 from gym_spark.tables.schemas import ROLLOUTS
 
 #: Parts that one task reads and makes one file of: it bounds the file (a part has 16 MB at most), and the time that
@@ -25,6 +27,8 @@ from gym_spark.tables.schemas import ROLLOUTS
 PARTS_PER_FILE: Final = 32
 #: Parts of one commit: it bounds the keys that are broadcast. Only a crash leaves so many.
 PARTS_PER_COMMIT: Final = 2000
+#: Mean size of parts, uncompressed, from which on they are files good enough for the table until it is compacted.
+LINKED_BYTES: Final = 1 << 20
 
 
 def in_share(share: Share) -> Column:
@@ -32,15 +36,36 @@ def in_share(share: Share) -> Column:
     return F.col("shard") % F.lit(share.of) == F.lit(share.index - 1)
 
 
-def adopt_parts(lake: Lake, run_id: str, parts: Sequence[str], share: Share) -> None:
+def adopt_parts(lake: Lake, run_id: str, parts: Sequence[str], share: Share, *, are_new: bool = False) -> None:
     """Move staged rows of a share into `rollouts`; rows whose key is stored already are left out.
 
     One commit, unless there are very many parts. A part can hold stored rows when an earlier driver died between its
     commit and the removal of its parts, or when Spark ran one task twice.
+
+    Args:
+        lake: The lake.
+        run_id: The run.
+        parts: Paths of the parts.
+        share: The part of the run whose rows are taken.
+        are_new: All rows are of the share, none is stored already, and none is there twice.
     """
+    if are_new and _linked(lake, run_id, [Path(part) for part in parts]):
+        return
     for start in range(0, len(parts), PARTS_PER_COMMIT):
         chunk = parts[start : start + PARTS_PER_COMMIT]
         lake.append(ROLLOUTS, _new_rows(lake, run_id, chunk, share).coalesce(math.ceil(len(chunk) / PARTS_PER_FILE)))
+
+
+def _linked(lake: Lake, run_id: str, parts: Sequence[Path]) -> bool:
+    """Make the parts themselves files of the table, where they are of some size; tell whether that was done.
+
+    Small ones come where rollouts are slow. They would be very many files in the end, and there is time to join them.
+    """
+    root = lake.location.folder
+    if root is None or not parts or not all(part.exists() for part in parts):
+        return False
+    size = sum(part.stat().st_size for part in parts) / len(parts)
+    return size >= LINKED_BYTES and link_files(root, ROLLOUTS, parts, run_id=run_id)
 
 
 def _new_rows(lake: Lake, run_id: str, parts: Sequence[str], share: Share) -> DataFrame:

@@ -117,7 +117,9 @@ class _Desk:
     def adopt(self) -> None:
         """Adopt the parts that came since the last time."""
         fresh = [part for part in self.staging.parts() if part not in self.adopted]
-        adopt_parts(self.lake, self.run_id, fresh, self.share)
+        # Looked at after the parts: a try that repeats another's rollouts says so before it stages any.
+        is_first_try = all(status.tries == 1 for status in self.staging.statuses())
+        adopt_parts(self.lake, self.run_id, fresh, self.share, are_new=is_first_try)
         self.adopted.update(fresh)
 
     def adopt_and_follow(self) -> None:

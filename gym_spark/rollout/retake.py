@@ -48,5 +48,6 @@ def taken_over(staging: Staging, partition: int) -> Earlier:
     # Requests whose rollouts were not staged were for nothing: their rollouts are done again.
     seen.wasted = max(seen.wasted, seen.requests - staged.requests)
     seen.done = len(staged.keys)
+    seen.tries += 1
     seen.stop = None
     return Earlier(staged.keys, seen)

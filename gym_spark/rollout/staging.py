@@ -44,6 +44,8 @@ class WorkerStatus:
     """What one worker has done so far; written every second or so, read by the driver and by `eval status`."""
 
     partition: int
+    #: How often Spark has started this task.
+    tries: int = 1
     done: int = 0
     #: Failed rollouts by kind.
     failures: dict[str, int] = field(default_factory=dict)

@@ -62,7 +62,8 @@ def test_a_full_disk_is_one_sentence_and_a_resume_completes_the_run(
         return FakeReply("".join(text), delay_s=DELAY_S)
 
     with FakeOpenAI(answer) as server:
-        words = quiz_run(tmp_path, server.url, ROLLOUTS, "--concurrency", str(IN_FLIGHT))
+        few_tries = ("--set", "spark.master=local[4,2]")
+        words = quiz_run(tmp_path, server.url, ROLLOUTS, "--concurrency", str(IN_FLIGHT), *few_tries)
         run = shlex.join(word.replace(f"{tmp_path}/lake", f"{disk}/lake") for word in words)
         mount = MOUNT.format(disk=disk)
         script = SCRIPT.format(mount=mount, disk=disk, folder=tmp_path, ballast=64 - free_mb, run=run)

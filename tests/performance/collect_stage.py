@@ -30,7 +30,7 @@ def main() -> None:
     """Measure and print."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--rollouts", type=int, default=20_000)
-    options.add_argument("--concurrency", type=int, default=512)
+    options.add_argument("--concurrency", type=int, default=256)
     options.add_argument("--latency-s", type=float, default=0.05)
     options.add_argument("--answer-bytes", type=int, default=4096)
     options.add_argument("--rounds", type=int, default=3)
