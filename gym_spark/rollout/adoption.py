@@ -22,8 +22,8 @@ from gym_spark.tables.lake import Lake
 from gym_spark.tables.linked import link_files
 from gym_spark.tables.schemas import ROLLOUTS
 
-#: Parts that one task reads and makes one file of: it bounds the file (a part has 16 MB at most), and the time that
-#: opening them takes on an object store.
+#: Parts that one task reads and makes one file of: it bounds the file (a part has 8 MB of text, or one rollout), and
+#: the time that opening them takes on an object store.
 PARTS_PER_FILE: Final = 32
 #: Parts of one commit: it bounds the keys that are broadcast. Only a crash leaves so many.
 PARTS_PER_COMMIT: Final = 2000

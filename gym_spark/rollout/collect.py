@@ -30,7 +30,7 @@ FAILED_BASE: Final = 200
 ADOPT_SECONDS: Final = 15.0
 POLL_SECONDS: Final = 0.5
 #: Requests in flight that a worker has at least, if there is more than one worker.
-LEAST_LANES: Final = 32
+LEAST_LANES: Final = 16
 
 
 def worker_count(slots: int, concurrency: int, rollouts: int) -> int:

@@ -19,8 +19,8 @@ from gym_spark.tables.schemas import ROLLOUTS
 #: Characters of text in one row: several times what the largest answer takes, and half of what one Arrow or Parquet
 #: value can hold if each takes four bytes.
 ROW_TEXT: Final = 1 << 28
-#: Characters of text in one batch, unless one row alone has more: a part of 16 MB, or of 64 if each takes four bytes.
-BATCH_TEXT: Final = 1 << 24
+#: Characters of text in one batch, unless one row alone has more: a part of 8 MB, or of 32 if each takes four bytes.
+BATCH_TEXT: Final = 1 << 23
 #: Columns of a row that come from the plan and our own clock, so that they can be stored whatever the others hold.
 _OURS: Final = ("run_id", "shard", "task_id", "task_index", "rollout_index", "attempt", "started_at", "completed_at")
 #: Columns that tell what a refused row has cost, with what stands for them where they cannot be stored either.
@@ -180,7 +180,9 @@ def _unstorable(row: dict[str, Any], reason: str) -> dict[str, Any]:
 
 def storable(text: str | None) -> str | None:
     """Replace lone surrogates, which neither Arrow nor UTF-8 can hold: one odd answer must not fail its batch."""
-    return text if text is None else text.encode("utf-8", "replace").decode("utf-8")
+    if text is None or text.isascii():  # told at once and without a copy, which matters where a text has megabytes
+        return text
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def to_json(value: Any) -> str:

@@ -22,6 +22,7 @@ from pyarrow import fs
 from gym_spark.errors import StorageError
 from gym_spark.rollout.share import WHOLE, Share, parse_share
 from gym_spark.tables.keys import ATTEMPT_KEY
+from gym_spark.tables.schemas import ROLLOUTS
 
 #: Spark's spelling of a scheme -> pyarrow's.
 _SCHEMES: Final = {"s3a://": "s3://", "s3n://": "s3://", "dbfs:/Volumes/": "/Volumes/"}
@@ -195,9 +196,14 @@ class Staging(Folder):
         """Write one Parquet part of a partition's rollouts."""
         # A part lives for seconds: on a disk, compressing it costs a worker more than writing it.
         compression = "none" if isinstance(self._open()[0], fs.LocalFileSystem) else "zstd"
+        table = pa.Table.from_batches([batch])
+        narrow = ROLLOUTS.columns[: -ROLLOUTS.large]
         sink = pa.BufferOutputStream()
-        pq.write_table(pa.Table.from_batches([batch]), sink, compression=compression)
+        # Dictionaries and statistics of transcripts would be copies of them, and of no use.
+        pq.write_table(table, sink, compression=compression, use_dictionary=narrow, write_statistics=narrow)
         self.put(f"p{partition:05d}-{name}.parquet", sink.getvalue())
+        del sink
+        pa.default_memory_pool().release_unused()  # after a part of large answers, of which there may be no other soon
 
     def parts(self) -> list[str]:
         """List the parts, as paths that Spark can open."""

@@ -86,8 +86,8 @@ class _Finished:
             self.full.set()
 
     async def room(self) -> None:
-        """Wait while a part's worth of text is not written: lanes would pile up more before the loop stands still."""
-        if self.size >= BATCH_TEXT:
+        """Wait while a part's worth of text is not written: large answers come in step, and would pile up as rows."""
+        while self.size >= BATCH_TEXT:
             await self.emptied.wait()
 
     def batches(self) -> Iterator[pa.RecordBatch]:
@@ -215,7 +215,6 @@ class _Player:
             self.budget.start()
             # Not bound to a name here: a lane would hold its last row while it waits for the next one.
             self._end(*await self._play(pending))
-            await self.finished.room()
 
     def _end(self, row: JsonObject, usages: list[Usage]) -> None:
         self.budget.settle(usages)
@@ -279,6 +278,7 @@ class _Player:
             with boundary("harness"):
                 params: Any = json.loads(pending.responses_create_params)
                 episode = await self.harness.run(params, call)
+                await self.finished.room()
                 row = completed(self.job.run_id, pending, episode, started_at)
                 return row, [reply.usage for reply in episode.replies]
         except RolloutError as error:
