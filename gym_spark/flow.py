@@ -158,7 +158,7 @@ def collect(
                 f"Workers cannot write to '{staging.uri}': rollouts are stored every {UNIT_SECONDS:g} s, not every "
                 "second. Set GYM_SPARK_STAGING to a folder that driver and workers can reach from Python."
             )
-            return run_units(lake, todo, inputs, job, staging=staging, beat=beat, show=show, follow=follow)
+            return run_units(lake, todo, inputs, job, beat=beat, show=show, follow=follow)
         done = run_collect_job(lake, rows, job, staging=staging, share=share, beat=beat, show=show, follow=follow)
         if done.wasted:
             say(f"{done.wasted} requests were sent in vain: a Spark task died, and their rollouts were done again.")

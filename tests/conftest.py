@@ -37,7 +37,7 @@ def spark() -> Iterator[SparkSession]:
             # Two tries of a task, for tests in which one dies; local Spark would give up at the first.
             "spark.master": "local[4,2]",
             "spark.sql.shuffle.partitions": "2",
-            "spark.driver.extraJavaOptions": "-XX:+UseSerialGC",
+            "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
         }
     )
     yield session

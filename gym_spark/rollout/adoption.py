@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import threading
 import time
 import uuid
 from collections.abc import Iterator, Sequence
@@ -27,6 +28,8 @@ from gym_spark.tables.schemas import ROLLOUTS
 PARTS_PER_FILE: Final = 32
 #: Parts of one commit: it bounds the keys that are broadcast. Only a crash leaves so many.
 PARTS_PER_COMMIT: Final = 2000
+#: How often a job shows that it lives.
+BEAT_SECONDS: Final = 1.0
 #: Mean size of parts, uncompressed, from which on they are files good enough for the table until it is compacted.
 LINKED_BYTES: Final = 1 << 20
 
@@ -104,6 +107,10 @@ def claimed(run: RunStaging, share: Share) -> Iterator[tuple[Staging, JobBeat]]:
     job = run.job(uuid.uuid4().hex[:12])
     beat = JobBeat(share=str(share), started_at=time.time())
     job.beat(beat)
+    over = threading.Event()
+    # In a thread of its own: planning, the start of a model server and a large adoption take longer than a claim lasts.
+    beating = threading.Thread(target=_keep_beating, args=(job, beat, over), name="gym-spark-beat", daemon=True)
+    beating.start()
     try:
         for other in run.jobs():
             theirs = other.last_beat()
@@ -116,12 +123,21 @@ def claimed(run: RunStaging, share: Share) -> Iterator[tuple[Staging, JobBeat]]:
                 )
         yield job, beat
     finally:
-        if job.parts():
+        over.set()
+        beating.join()
+        if not beat.is_done and job.parts():
             # A full disk takes no release: the claim then ends with this process, and what went wrong is told.
             with contextlib.suppress(StorageError):
                 job.release(beat)
         else:
             job.remove()
+
+
+def _keep_beating(job: Staging, beat: JobBeat, over: threading.Event) -> None:
+    while not over.wait(BEAT_SECONDS):
+        # The disk may have room again, and the storage answer again, before the claim is given up for old.
+        with contextlib.suppress(StorageError):
+            job.beat(beat)
 
 
 def is_at_work(run: RunStaging) -> bool:

@@ -61,7 +61,7 @@ def run_collect_job(
         job: What the workers need.
         staging: This job's own folder, which workers and driver can reach.
         share: The part of the run that the job works on.
-        beat: Keeps the job's claim on it; tells how many rollouts are pending.
+        beat: Tells how many rollouts are pending; told that nothing is left behind.
         show: Called about twice a second.
         follow: Called after each adoption, in a thread: verifies what is new and returns the mean reward so far.
 
@@ -95,7 +95,7 @@ def run_collect_job(
     if error is not None:
         kept = f"{last.done} of {beat.total} rollouts are stored; continue with --resume"
         raise StorageError(f"Spark gave up collecting ({first_line(error)}); {kept}.") from error
-    staging.remove()
+    beat.is_done = True
     return last
 
 
@@ -111,15 +111,17 @@ class _Desk:
     follow: Callable[[], float | None]
     started: float = field(default_factory=time.monotonic)
     adopted: set[str] = field(default_factory=set)
+    only_first_tries: bool = True
     mean_reward: float | None = None
     stopped: Stop | None = None
 
     def adopt(self) -> None:
         """Adopt the parts that came since the last time."""
         fresh = [part for part in self.staging.parts() if part not in self.adopted]
-        # Looked at after the parts: a try that repeats another's rollouts says so before it stages any.
-        is_first_try = all(status.tries == 1 for status in self.staging.statuses())
-        adopt_parts(self.lake, self.run_id, fresh, self.share, are_new=is_first_try)
+        # Looked at after the parts: a try that repeats another's rollouts says so before it stages any. Remembered, for
+        # a try that was taken for dead may come to and write its own status again.
+        self.only_first_tries &= all(status.tries == 1 for status in self.staging.statuses())
+        adopt_parts(self.lake, self.run_id, fresh, self.share, are_new=self.only_first_tries)
         self.adopted.update(fresh)
 
     def adopt_and_follow(self) -> None:
@@ -137,8 +139,7 @@ class _Desk:
         )
 
     def watch(self) -> Progress:
-        """Show that the driver lives, and stop a job that cannot come to anything; returns where it stands."""
-        self.staging.beat(self.beat)
+        """Stop a job that cannot come to anything; returns where it stands."""
         seen = self.progress()
         if self.stopped is None and (stop := too_many_failures(seen)) is not None:
             self.stopped = stop

@@ -26,7 +26,7 @@ from gym_spark.tables.schemas import ROLLOUTS
 
 #: Spark's spelling of a scheme -> pyarrow's.
 _SCHEMES: Final = {"s3a://": "s3://", "s3n://": "s3://", "dbfs:/Volumes/": "/Volumes/"}
-#: A driver that has not beaten for so long counts as dead: it beats about twice a second.
+#: A driver that has not beaten for so long counts as dead: it beats every second.
 DEAD_AFTER_S: Final = 60.0
 _BEAT: Final = "job.json"
 _STOP: Final = "stop.json"
@@ -81,6 +81,8 @@ class JobBeat:
     #: Rollouts to do; 0 until they are counted.
     total: int = 0
     updated_at: float = 0.0
+    #: All that was staged is adopted: nothing is left to the next job.
+    is_done: bool = False
     host: str = field(default_factory=socket.gethostname)
     pid: int = field(default_factory=os.getpid)
 

@@ -21,7 +21,7 @@ from gym_spark.rollout.collect import POLL_SECONDS, in_background, too_many_fail
 from gym_spark.rollout.progress import Progress
 from gym_spark.rollout.spending import spent_before
 from gym_spark.rollout.stage import streamed
-from gym_spark.rollout.staging import JobBeat, Staging, Stop
+from gym_spark.rollout.staging import JobBeat, Stop
 from gym_spark.rollout.worker import CollectJob
 from gym_spark.tables.keys import ATTEMPT_KEY, ROLLOUT_KEY
 from gym_spark.tables.lake import Lake
@@ -42,7 +42,6 @@ def run_units(
     inputs: DataFrame,
     job: CollectJob,
     *,
-    staging: Staging,
     beat: JobBeat,
     show: Callable[[Progress], None],
     follow: Callable[[], float | None],
@@ -54,8 +53,7 @@ def run_units(
         pending: The rollouts to do (`PENDING_SCHEMA` without the last column), the same ones whatever is stored later.
         inputs: `task_id`, `responses_create_params`.
         job: What the workers need.
-        staging: The driver's folder for its claim.
-        beat: Keeps the claim; tells how many rollouts are pending.
+        beat: Tells how many rollouts are pending.
         show: Called about twice a second.
         follow: Called after commits, in a thread: verifies what is new and returns the mean reward so far.
 
@@ -82,7 +80,6 @@ def run_units(
             following: Future[float | None] = behind.submit(lambda: None)
             followed = 0
             while not all(lane.done() for lane in running):
-                staging.beat(beat)
                 if following.done():
                     board.mean_reward = following.result()
                     if board.commits > followed:

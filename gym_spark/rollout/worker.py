@@ -24,7 +24,7 @@ from gym_spark.endpoint.client import EndpointClient
 from gym_spark.endpoint.failures import FATAL_KINDS, EndpointFailure
 from gym_spark.endpoint.usage import Usage
 from gym_spark.endpoint.wire import Reply
-from gym_spark.errors import RolloutError, boundary
+from gym_spark.errors import GymSparkError, RolloutError, boundary
 from gym_spark.harness.base import Harness, load_harness
 from gym_spark.rollout.records import (
     BATCH_TEXT,
@@ -171,6 +171,8 @@ async def _started(
         spent_tokens=job.spent_tokens // job.workers + status.input_tokens + status.output_tokens,
     )
     player = _Player(job, client, load_harness(job.harness), finished, status, budget, status.requests, status.retries)
+    if job.staging is not None:
+        player.stop = job.staging.ordered_stop()  # a task that starts late, or again, may find the job stopped
     return player, asyncio.gather(*(player.lane(pending) for _ in range(lanes)))
 
 
@@ -281,7 +283,11 @@ class _Player:
                 await self.finished.room()
                 row = completed(self.job.run_id, pending, episode, started_at)
                 return row, [reply.usage for reply in episode.replies]
-        except RolloutError as error:
+        except GymSparkError as found:
+            # A harness may raise the others too; only an engine that is broken may end the task.
+            error = (
+                found if isinstance(found, RolloutError) else RolloutError("harness_error", str(found), stage="harness")
+            )
             usage = error.usage if isinstance(error, EndpointFailure) else Usage()
             known = [usage] if usage.total_tokens is not None else []
             return failed(self.job.run_id, pending, error, started_at, usage), known

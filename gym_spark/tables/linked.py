@@ -38,24 +38,25 @@ def link_files(root: Path, table: Table, files: Sequence[Path], **partition: str
     folder = "/".join(f"{column}={partition[column]}" for column in table.partition_by)
     linked: list[Path] = []
     try:
+        delta = DeltaTable(place)
         (place / folder).mkdir(parents=True, exist_ok=True)
         for file in files:
             link = place / folder / file.name
             os.link(file, link)
             linked.append(link)
         added: list[AddAction | RemoveAction] = [_added(f"{folder}/{link.name}", link, partition) for link in linked]
-        with writers_turn(root, table.name):
-            delta = DeltaTable(place)
-            delta.create_write_transaction(
-                added, mode="append", schema=delta.schema(), partition_by=list(table.partition_by)
-            )
-    except DeltaError:
-        return False  # the links stay: the commit may have come about
-    except OSError:
+    except (DeltaError, OSError):
         for link in linked:  # and no file that was there before
             with contextlib.suppress(OSError):
                 link.unlink()
         return False
+    try:
+        with writers_turn(root, table.name):
+            delta.create_write_transaction(
+                added, mode="append", schema=delta.schema(), partition_by=list(table.partition_by)
+            )
+    except (DeltaError, OSError):
+        return False  # the links stay: the commit may have come about, and what failed may have come after it
     return True
 
 
