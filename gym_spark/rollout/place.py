@@ -26,8 +26,7 @@ def staging_of(lake: Lake, run_id: str) -> RunStaging:
         ConfigError: the folder that the user named cannot be opened.
     """
     named = os.environ.get(VARIABLE)
-    beside = lake.folder()
-    root = named or (f"{beside}/_staging" if beside is not None else _own(lake))
+    root = named or (_own(lake) if lake.in_catalog else f"{lake.root}/_staging")
     run = RunStaging(f"{root.rstrip('/')}/{run_id}")
     try:
         run.jobs()

@@ -230,10 +230,6 @@ class Lake:
         """Return a few rows that the driver made as a frame with the table's columns."""
         return self.spark.createDataFrame(pa.Table.from_pylist(list(rows), schema=table.schema))
 
-    def folder(self) -> str | None:
-        """Return the folder that the tables are in; None where the lake is a catalog, which has none of its own."""
-        return None if self.in_catalog else self.root
-
 
 def _condition(equals: Mapping[str, str]) -> str:
     """Spell the condition that columns have certain values, for SQL."""
