@@ -11,6 +11,7 @@ catches every exception, so that one bad row is one failed row.
 
 from __future__ import annotations
 
+import asyncio
 import difflib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -50,15 +51,26 @@ class RolloutError(GymSparkError):
 def boundary(stage: str) -> Iterator[None]:
     """Turn whatever the enclosed call raises into a :class:`RolloutError` of kind ``<stage>_error``.
 
-    `sys.exit()` in a user's code too: it would end the Spark worker and with it everybody's rollouts.
+    `sys.exit()` in a user's code too, and a cancelled wait that nobody asked it to end: either would end the Spark
+    worker and with it everybody's rollouts.
     """
     try:
         yield
     except GymSparkError:
         raise
-    except (Exception, SystemExit) as error:
+    except (Exception, SystemExit, asyncio.CancelledError) as error:
+        if isinstance(error, asyncio.CancelledError) and _is_being_cancelled():
+            raise
         message = f"{type(error).__name__}: {error}"
         raise RolloutError(f"{stage}_error", message, stage=stage) from error
+
+
+def _is_being_cancelled() -> bool:
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # no loop runs here
+        return False
+    return task is not None and task.cancelling() > 0
 
 
 def did_you_mean(value: str, options: Iterable[str]) -> str:

@@ -30,11 +30,11 @@ from gym_spark.results.samples import Sample, sample_of, sampled
 from gym_spark.rollout.adoption import adopt_leftovers, claimed, in_share, is_at_work
 from gym_spark.rollout.collect import run_collect_job, worker_count
 from gym_spark.rollout.place import staging_of
-from gym_spark.rollout.plan import chosen_tasks, pending_rollouts, planned_rollouts
+from gym_spark.rollout.plan import chosen_tasks, first_attempts, pending_rollouts, planned_rollouts
 from gym_spark.rollout.progress import Progress
 from gym_spark.rollout.share import WHOLE, Share
-from gym_spark.rollout.spending import estimate_of, in_words, spent_before
-from gym_spark.rollout.stage import workers_reach
+from gym_spark.rollout.spending import estimate_of, in_words, shared_out, spent_before
+from gym_spark.rollout.stage import task_slots
 from gym_spark.rollout.units import UNIT_SECONDS, run_units
 from gym_spark.rollout.worker import CollectJob
 from gym_spark.session import get_session
@@ -103,15 +103,17 @@ def tasks_of(lake: Lake, record: RunRecord) -> DataFrame:
     return lake.read(TASKS, benchmark=record.spec.benchmark, version=str(record.spec.dataset_version))
 
 
-def planned(lake: Lake, record: RunRecord) -> DataFrame:
-    """Return the plan: `task_id`, `task_index`, `shard`, `rollout_index`, one row per planned rollout."""
-    chosen = chosen_tasks(
-        tasks_of(lake, record).select("task_id", "task_index", "shard"),
-        # Without a limit nothing is picked, which saves Spark a sort of all tasks in one place.
-        count=None if record.spec.limit is None else record.planned_tasks,
-        seed=record.spec.limit_seed,
-    )
-    return planned_rollouts(chosen, num_repeats=record.spec.num_repeats)
+def planned(lake: Lake, record: RunRecord, *more: str) -> DataFrame:
+    """Return the plan, one row per planned rollout: `task_id`, `task_index`, `shard`, `rollout_index`.
+
+    And `more` columns of `tasks`.
+    """
+    tasks = tasks_of(lake, record).select("task_id", "task_index", "shard", *more)
+    if record.spec.limit is not None:
+        # Spark sorts what is picked from in one place, so it is ids only.
+        ids = chosen_tasks(tasks.select("task_id"), count=record.planned_tasks, seed=record.spec.limit_seed)
+        tasks = tasks.join(ids, on="task_id", how="left_semi")
+    return planned_rollouts(tasks, num_repeats=record.spec.num_repeats)
 
 
 def collect(
@@ -137,32 +139,40 @@ def collect(
     """
     spec = record.spec
     with claimed(staging_of(lake, spec.run_id), share) as (staging, beat):
-        adopt_leftovers(lake, spec.run_id, staging, share)
-        mine = planned(lake, record).where(in_share(share))
-        # As of now: what is to do must stay the same while the job stores what it has done.
-        todo = pending_rollouts(mine, lake.read_as_of_now(ROLLOUTS, run_id=spec.run_id))
-        total = todo.count()
-        whole = record.planned_rollouts if share == WHOLE else mine.count()
+        adopt_leftovers(lake, spec.run_id, staging, share, say)
+        todo, total, whole = _todo(lake, record, share)
         if total < whole:
             sent = "" if total else "; no request was sent"
             say(f"{whole - total} of {whole} planned rollouts are stored already, or failed for good{sent}.")
         if not total:
             return Progress(total=0, elapsed_s=0.0)
         beat.total = total
-        slots, reached = workers_reach(lake.spark, staging)
-        inputs = tasks_of(lake, record).select("task_id", "responses_create_params")
-        rows = todo.join(inputs, on="task_id")
-        job = _job(lake, record, connect(), share, rows, slots, total, say)
-        if not reached:
-            say(
-                f"Workers cannot write to '{staging.uri}': rollouts are stored every {UNIT_SECONDS:g} s, not every "
-                "second. Set GYM_SPARK_STAGING to a folder that driver and workers can reach from Python."
-            )
-            return run_units(lake, todo, inputs, job, beat=beat, show=show, follow=follow)
-        done = run_collect_job(lake, rows, job, staging=staging, share=share, beat=beat, show=show, follow=follow)
+        job = _job(lake, record, connect(), share, todo, total, say)
+        done, reached = run_collect_job(
+            lake, todo, job, staging=staging, share=share, beat=beat, show=show, follow=follow
+        )
         if done.wasted:
             say(f"{done.wasted} requests were sent in vain: a Spark task died, and their rollouts were done again.")
-        return done
+        if reached or done.stopped is not None:
+            return done
+        say(
+            f"Workers cannot write to '{staging.uri}': rollouts are stored every {UNIT_SECONDS:g} s, not every "
+            "second. Set GYM_SPARK_STAGING to a folder that driver and workers can reach from Python."
+        )
+        return run_units(lake, todo, job, share=share, beat=beat, show=show, follow=follow)
+
+
+def _todo(lake: Lake, record: RunRecord, share: Share) -> tuple[DataFrame, int, int]:
+    """Return the rollouts of a share that are to do (`PENDING_SCHEMA`), how many they are, and how many are planned."""
+    run_id, prompts = record.spec.run_id, "responses_create_params"
+    mine = planned(lake, record).where(in_share(share))
+    whole = record.planned_rollouts if share == WHOLE else mine.count()
+    if lake.is_empty(ROLLOUTS, run_id=run_id):
+        # Nothing to look up or to count: the first request leaves the earlier.
+        return first_attempts(planned(lake, record, prompts).where(in_share(share))), whole, whole
+    # As of now: what is to do must stay the same while the job stores what it has done.
+    todo = pending_rollouts(mine, lake.read_as_of_now(ROLLOUTS, run_id=run_id))
+    return todo.join(tasks_of(lake, record).select("task_id", prompts), on="task_id"), todo.count(), whole
 
 
 def _job(
@@ -170,27 +180,25 @@ def _job(
     record: RunRecord,
     endpoint: EndpointSpec,
     share: Share,
-    rows: DataFrame,
-    slots: int,
+    todo: DataFrame,
     total: int,
     say: Say,
 ) -> CollectJob:
     """Settle what the workers need to know; says what the run may cost where that is asked for."""
     spec = record.spec
-    # The limit is the whole run's: jobs that share the run out share it too.
-    endpoint = endpoint.model_copy(update={"concurrency": max(1, endpoint.concurrency // share.of)})
+    endpoint = shared_out(endpoint, share)
     money, tokens = 0.0, 0
     if endpoint.budget is not None:
-        money, tokens = spent_before(lake.read(ROLLOUTS, run_id=spec.run_id), endpoint)
+        money, tokens = spent_before(lake.read(ROLLOUTS, run_id=spec.run_id).where(in_share(share)), endpoint)
     if endpoint.budget is not None or endpoint.prices is not None:
         bound = spec.sampling.max_output_tokens
-        say(f"Estimate: {in_words(estimate_of(rows, endpoint, rollouts=total, max_output_tokens=bound))}.")
+        say(f"Estimate: {in_words(estimate_of(todo, endpoint, rollouts=total, max_output_tokens=bound))}.")
     return CollectJob(
         run_id=spec.run_id,
         endpoint=endpoint,
         sampling=spec.sampling,
         harness=spec.harness,
-        workers=worker_count(slots, endpoint.concurrency, total),
+        workers=worker_count(task_slots(lake.spark), endpoint.concurrency, total),
         spent_money=money,
         spent_tokens=tokens,
     )

@@ -7,7 +7,7 @@ import math
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -16,8 +16,9 @@ from pyspark.sql import functions as F
 
 from gym_spark.errors import ConfigError, StorageError
 from gym_spark.rollout.place import staging_of
+from gym_spark.rollout.retake import LOOK_S, Silence, still_working
 from gym_spark.rollout.share import Share
-from gym_spark.rollout.staging import JobBeat, RunStaging, Staging, share_of
+from gym_spark.rollout.staging import JobBeat, RunStaging, Staging, Stop, share_of
 from gym_spark.tables.keys import ATTEMPT_KEY
 from gym_spark.tables.lake import Lake
 from gym_spark.tables.linked import link_files
@@ -145,19 +146,38 @@ def is_at_work(run: RunStaging) -> bool:
     return any(beat is not None and beat.is_alive() for beat in (job.last_beat() for job in run.jobs()))
 
 
-def adopt_leftovers(lake: Lake, run_id: str, own: Staging, share: Share) -> None:
+def adopt_leftovers(lake: Lake, run_id: str, own: Staging, share: Share, say: Callable[[str], None]) -> None:
     """Adopt what dead jobs of this run left behind of a share, before anything is planned.
+
+    Waits while workers of theirs are still alive: what those have in flight is paid for.
 
     Args:
         lake: The lake.
         run_id: The run.
         own: The folder of the job that asks, which has claimed the share.
         share: Its share.
+        say: Told what is waited for.
     """
     for job in staging_of(lake, run_id).jobs():
         beat = job.last_beat()
         if job == own or not share.overlaps(share_of(beat)) or (beat is not None and beat.is_alive()):
             continue
-        adopt_parts(lake, run_id, job.parts(), share)
+        if beat is not None:
+            _wait_for_workers(job, beat, say)
+        adopted: set[str] = set()
+        while fresh := [part for part in job.parts() if part not in adopted]:  # some may come late
+            adopt_parts(lake, run_id, fresh, share)
+            adopted.update(fresh)
         if share.covers(share_of(beat)):
             job.remove()
+
+
+def _wait_for_workers(job: Staging, beat: JobBeat, say: Callable[[str], None]) -> None:
+    silences: dict[int, Silence] = {}
+    told = False
+    while in_flight := still_working(job, beat, silences):
+        if not told:
+            say(f"Waiting for workers of an interrupted job, which still have {in_flight} rollouts in flight.")
+            job.order_stop(Stop("driver_gone", "another job takes over"))
+            told = True
+        time.sleep(LOOK_S)

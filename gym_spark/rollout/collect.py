@@ -5,22 +5,24 @@ from __future__ import annotations
 import contextlib
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, TypeVar
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from gym_spark.errors import StorageError
+from gym_spark.errors import GymSparkError, StorageError
 from gym_spark.rollout.adoption import adopt_parts
 from gym_spark.rollout.progress import Progress
 from gym_spark.rollout.share import Share
 from gym_spark.rollout.stage import collected
-from gym_spark.rollout.staging import JobBeat, Staging, Stop
-from gym_spark.rollout.worker import CollectJob
-from gym_spark.tables.lake import Lake, first_line
+from gym_spark.rollout.staging import JobBeat, Staging, Stop, part_name
+from gym_spark.rollout.worker import CollectJob, numbered
+from gym_spark.tables.lake import SPARK_ERRORS, Lake, first_line
+
+T = TypeVar("T")
 
 #: A job is stopped when more than this share of its rollouts has failed, counted over at least so many: an endpoint
 #: that fails every fifth request is broken, and its GPUs cost money.
@@ -29,6 +31,8 @@ FAILED_BASE: Final = 200
 #: Finished parts are adopted into Delta this often: fewer, larger commits keep every later read fast (SPIKES.md).
 ADOPT_SECONDS: Final = 15.0
 POLL_SECONDS: Final = 0.5
+#: Network file systems keep what they know of a folder for up to a minute.
+SEEN_WITHIN_S: Final = 90.0
 #: Requests in flight that a worker has at least, if there is more than one worker.
 LEAST_LANES: Final = 16
 
@@ -52,7 +56,7 @@ def run_collect_job(
     beat: JobBeat,
     show: Callable[[Progress], None],
     follow: Callable[[], float | None],
-) -> Progress:
+) -> tuple[Progress, bool]:
     """Run one collect job to its end, adopting parts as they come.
 
     Args:
@@ -66,7 +70,8 @@ def run_collect_job(
         follow: Called after each adoption, in a thread: verifies what is new and returns the mean reward so far.
 
     Returns:
-        The last progress; `stopped` says why if the job ended before its end.
+        The last progress, whose `stopped` says why if the job ended before its end; and whether every worker reached
+        the staging folder: what was for the others is still to do.
 
     Raises:
         StorageError: Spark or the storage gave up; what was finished is adopted first, as far as possible.
@@ -95,8 +100,14 @@ def run_collect_job(
     if error is not None:
         kept = f"{last.done} of {beat.total} rollouts are stored; continue with --resume"
         raise StorageError(f"Spark gave up collecting ({first_line(error)}); {kept}.") from error
+    summaries = action.result()
+    desk.adopt_all(
+        part_name(summary.partition, numbered(summary.stem, number))
+        for summary in summaries
+        for number in range(summary.parts)
+    )
     beat.is_done = True
-    return last
+    return last, all(summary.reached for summary in summaries)
 
 
 @dataclass(slots=True)
@@ -112,22 +123,47 @@ class _Desk:
     started: float = field(default_factory=time.monotonic)
     adopted: set[str] = field(default_factory=set)
     only_first_tries: bool = True
+    follows: bool = True
     mean_reward: float | None = None
     stopped: Stop | None = None
 
     def adopt(self) -> None:
         """Adopt the parts that came since the last time."""
         fresh = [part for part in self.staging.parts() if part not in self.adopted]
+        if not fresh:
+            return
         # Looked at after the parts: a try that repeats another's rollouts says so before it stages any. Remembered, for
         # a try that was taken for dead may come to and write its own status again.
         self.only_first_tries &= all(status.tries == 1 for status in self.staging.statuses())
         adopt_parts(self.lake, self.run_id, fresh, self.share, are_new=self.only_first_tries)
         self.adopted.update(fresh)
 
+    def adopt_all(self, names: Iterable[str]) -> None:
+        """Adopt what is left of these parts: a mounted folder may show late what another machine has written.
+
+        Raises:
+            StorageError: some part did not come to be seen.
+        """
+        missing, deadline = self.staging.missing(names), time.monotonic() + SEEN_WITHIN_S
+        while missing:
+            if time.monotonic() > deadline:
+                raise StorageError(
+                    f"{len(missing)} parts that workers wrote to '{self.staging.uri}' are not to be seen from here, "
+                    f"such as '{min(missing)}'; once they are, --resume adopts them."
+                )
+            time.sleep(POLL_SECONDS)
+            missing = self.staging.missing(missing)
+        self.adopt()
+
     def adopt_and_follow(self) -> None:
         """Adopt, and let verification follow."""
         self.adopt()
-        self.mean_reward = self.follow()
+        if self.follows:
+            try:
+                self.mean_reward = self.follow()
+            except (GymSparkError, *SPARK_ERRORS):
+                # What is wrong with it is told when it is done again, at the end. No reason to leave GPUs idle now.
+                self.follows = False
 
     def progress(self) -> Progress:
         return Progress.of(
@@ -157,11 +193,11 @@ def too_many_failures(seen: Progress) -> Stop | None:
 
 
 @contextlib.contextmanager
-def in_background(spark: SparkSession, *actions: Callable[[], object]) -> Iterator[list[Future[object]]]:
+def in_background(spark: SparkSession, *actions: Callable[[], T]) -> Iterator[list[Future[T]]]:
     """Run Spark actions, each in a thread; leaving early (Ctrl-C, an error) cancels their jobs first."""
     tag = f"gym-spark-{uuid.uuid4().hex[:12]}"
 
-    def act(action: Callable[[], object]) -> object:
+    def act(action: Callable[[], T]) -> T:
         spark.addTag(tag)
         return action()
 

@@ -26,15 +26,17 @@ def staging_of(lake: Lake, run_id: str) -> RunStaging:
         ConfigError: the folder that the user named cannot be opened.
     """
     named = os.environ.get(VARIABLE)
-    root = named or (_own(lake) if lake.in_catalog else f"{lake.root}/_staging")
-    run = RunStaging(f"{root.rstrip('/')}/{run_id}")
-    try:
-        run.jobs()
-    except StorageError as error:
-        if named:
+    if named:
+        run = RunStaging(f"{named.rstrip('/')}/{run_id}")
+        try:
+            run.jobs()
+        except StorageError as error:
             raise ConfigError(f"{VARIABLE} names a folder that cannot be used. {error}") from error
-        return RunStaging(f"{_own(lake)}/{run_id}")
-    return run
+        return run
+    beside = RunStaging(f"{lake.root.rstrip('/')}/_staging/{run_id}")
+    if not lake.in_catalog and beside.is_known:
+        return beside
+    return RunStaging(f"{_own(lake)}/{run_id}")
 
 
 def _own(lake: Lake) -> str:

@@ -13,21 +13,19 @@ from gym_spark.tables.keys import ROLLOUT_KEY
 MAX_ATTEMPTS: Final = 5
 
 
-def chosen_tasks(tasks: DataFrame, *, count: int | None, seed: int) -> DataFrame:
+def chosen_tasks(tasks: DataFrame, *, count: int, seed: int) -> DataFrame:
     """Pick tasks by a seeded hash of their id: the same ones for any partitioning, row order or larger set of columns.
 
     A larger `count` with the same seed contains every smaller one, so a run can be extended.
 
     Args:
         tasks: One row per task, with `task_id`.
-        count: How many, or None for all.
+        count: How many.
         seed: Seed of the pick.
 
     Returns:
         The rows picked, columns unchanged.
     """
-    if count is None:
-        return tasks
     return tasks.orderBy(F.xxhash64(F.lit(seed), F.col("task_id")), "task_id").limit(count)
 
 
@@ -35,6 +33,15 @@ def planned_rollouts(tasks: DataFrame, *, num_repeats: int) -> DataFrame:
     """Return one row per planned rollout: every column of `tasks`, and `rollout_index` from 0."""
     repeats = F.sequence(F.lit(0), F.lit(num_repeats - 1))  # of int, as the column is
     return tasks.select("*", F.explode(repeats).alias("rollout_index"))
+
+
+def first_attempts(planned: DataFrame) -> DataFrame:
+    """Return all planned rollouts as ones to do, where none is stored.
+
+    Returns:
+        The columns of `planned`, and `attempt`, which is 1.
+    """
+    return planned.withColumn("attempt", F.lit(1))
 
 
 def latest_attempts(rollouts: DataFrame) -> DataFrame:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -52,16 +52,12 @@ class Pending:
 
 
 def completed(run_id: str, pending: Pending, episode: Episode, started_at: datetime) -> dict[str, Any]:
-    """Return the row of a rollout that came to an end."""
+    """Return the row of a rollout that came to an end, without what it cost."""
     last = episode.replies[-1]
-    usage = sum_usage(reply.usage for reply in episode.replies)
     return _row(run_id, pending, started_at) | {
         "state": "completed",
         "answer_state": last.answer_state,
         "output_text": storable(last.output_text),
-        "usage": usage_row(usage),
-        "model_calls": len(episode.replies),
-        "requests": sum(reply.requests for reply in episode.replies),
         "turns": len(episode.replies),
         "latency_ms": sum(reply.latency_ms for reply in episode.replies),
         "queue_ms": sum(reply.queue_ms for reply in episode.replies),
@@ -72,19 +68,27 @@ def completed(run_id: str, pending: Pending, episode: Episode, started_at: datet
     }
 
 
-def failed(run_id: str, pending: Pending, error: RolloutError, started_at: datetime, usage: Usage) -> dict[str, Any]:
-    """Return the row of a rollout that failed: kind, stage and message, what it is known to have cost, no answer."""
+def failed(run_id: str, pending: Pending, error: RolloutError, started_at: datetime) -> dict[str, Any]:
+    """Return the row of a rollout that failed, without what it cost: kind, stage and message, no answer."""
     return _row(run_id, pending, started_at) | {
         "state": "failed",
         "failure_kind": error.kind,
         "failure_stage": error.stage,
         "failure_terminal": error.terminal,
         "error": storable(str(error)),
-        "usage": usage_row(usage),
-        "model_calls": 0,
-        "requests": error.requests,
         "turns": 0,
     }
+
+
+def cost_of(usages: Iterable[Usage], *, model_calls: int, requests: int) -> dict[str, Any]:
+    """Return the columns that tell what a rollout has cost.
+
+    Args:
+        usages: Of its model calls.
+        model_calls: Calls that were answered.
+        requests: HTTP requests, those of failed calls too.
+    """
+    return {"usage": usage_row(sum_usage(usages)), "model_calls": model_calls, "requests": requests}
 
 
 def to_batches(rows: deque[dict[str, Any]]) -> Iterator[pa.RecordBatch]:

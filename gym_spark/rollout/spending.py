@@ -8,13 +8,31 @@ from pyspark.sql import functions as F
 from gym_spark.config import EndpointSpec
 from gym_spark.endpoint.budget import Estimate, cost, estimate
 from gym_spark.endpoint.usage import Usage
+from gym_spark.rollout.share import Share
+
+
+def shared_out(endpoint: EndpointSpec, share: Share) -> EndpointSpec:
+    """Return the endpoint with a job's part of what is granted to the whole run: concurrency, rates and budget."""
+    n = share.of
+    budget = endpoint.budget and endpoint.budget.model_copy(
+        update={"money": endpoint.budget.money and endpoint.budget.money / n}
+        | {"tokens": endpoint.budget.tokens and endpoint.budget.tokens // n}
+    )
+    return endpoint.model_copy(
+        update={
+            "concurrency": max(1, endpoint.concurrency // n),
+            "requests_per_minute": endpoint.requests_per_minute and endpoint.requests_per_minute / n,
+            "tokens_per_minute": endpoint.tokens_per_minute and endpoint.tokens_per_minute / n,
+            "budget": budget,
+        }
+    )
 
 
 def spent_before(rollouts: DataFrame, endpoint: EndpointSpec) -> tuple[float, int]:
-    """Return the money and tokens that the run's stored attempts are known to have cost; collects one row.
+    """Return the money and tokens that stored attempts are known to have cost; collects one row.
 
     Args:
-        rollouts: The run's stored rollouts, every attempt.
+        rollouts: Stored rollouts of the run, or of a share of it, every attempt.
         endpoint: The endpoint, for its prices; without them the money is 0.
     """
     names = Usage.__dataclass_fields__

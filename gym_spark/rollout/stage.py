@@ -11,18 +11,16 @@ from collections.abc import Iterable, Sequence
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from gym_spark.errors import StorageError
 from gym_spark.rollout.records import PENDING_SCHEMA
 from gym_spark.rollout.retake import Earlier
-from gym_spark.rollout.staging import Staging
 from gym_spark.rollout.worker import SUMMARY_SCHEMA, CollectJob, collect_partition, finished_batches
 from gym_spark.tables.schemas import ROLLOUTS
 
 #: More partitions than any cluster has slots: Spark makes as many as it has slots of a small range.
 _MANY = 1000
-_REACHED_SCHEMA = pa.schema([pa.field("reached", pa.bool_())])
 
 
 def collected(pending: DataFrame, job: CollectJob) -> DataFrame:
@@ -35,7 +33,7 @@ def collected(pending: DataFrame, job: CollectJob) -> DataFrame:
         job: What the workers need.
 
     Returns:
-        `partition`, `rollouts`: one row per worker.
+        The columns of `SUMMARY_SCHEMA`: one row per worker.
     """
 
     def work(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
@@ -59,26 +57,11 @@ def streamed(pending: DataFrame, job: CollectJob, *, workers: Sequence[int]) -> 
     return _spread(pending, len(workers)).mapInArrow(work, from_arrow_schema(ROLLOUTS.schema))
 
 
-def workers_reach(spark: SparkSession, staging: Staging) -> tuple[int, bool]:
-    """Return how many Spark tasks run at once, and whether what they write to the staging folder reaches the driver.
-
-    By trying: a folder of the driver's own disk looks alike from both sides, and under Spark Connect there is no
-    context to ask for slots.
-    """
-
-    def look(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
-        for _ in batches:
-            pass
-        try:
-            staging.put_json(f"seen-{_context().partitionId():05d}.json", True)
-            reached = True
-        except StorageError:
-            reached = False
-        yield pa.RecordBatch.from_pydict({"reached": [reached]}, schema=_REACHED_SCHEMA)
-
-    told = [row.reached for row in spark.range(_MANY).mapInArrow(look, from_arrow_schema(_REACHED_SCHEMA)).collect()]
-    seen = sum(name.startswith("seen-") for name in staging.names())
-    return len(told), all(told) and seen == len(told)
+def task_slots(spark: SparkSession) -> int:
+    """Return how many Spark tasks run at once: under Spark Connect there is no context to ask."""
+    slots = spark.range(_MANY).select(F.spark_partition_id().alias("slot"))
+    last = slots.agg(F.max("slot").alias("slot")).first()
+    return 1 if last is None else int(last["slot"]) + 1
 
 
 def _spread(pending: DataFrame, workers: int) -> DataFrame:

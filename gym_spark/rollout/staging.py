@@ -1,31 +1,31 @@
 """The staging folder of one collect job: finished rollouts as small immutable Parquet parts, and who works on what.
 
 Workers write parts and their status as rollouts finish; the driver writes a beat that shows it is alive, and the order
-to stop. A file appears whole or not at all. No pyspark.
+to stop. No pyspark.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
-import json
 import os
-import posixpath
 import socket
 import time
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any, Final, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyarrow import fs
 
-from gym_spark.errors import StorageError
+from gym_spark.config import digest
+from gym_spark.rollout.folder import Folder
 from gym_spark.rollout.share import WHOLE, Share, parse_share
 from gym_spark.tables.keys import ATTEMPT_KEY
 from gym_spark.tables.schemas import ROLLOUTS
 
-#: Spark's spelling of a scheme -> pyarrow's.
-_SCHEMES: Final = {"s3a://": "s3://", "s3n://": "s3://", "dbfs:/Volumes/": "/Volumes/"}
 #: A driver that has not beaten for so long counts as dead: it beats every second.
 DEAD_AFTER_S: Final = 60.0
 _BEAT: Final = "job.json"
@@ -36,7 +36,7 @@ _STOP: Final = "stop.json"
 class Stop:
     """Why a job starts no further rollout; those in flight are finished."""
 
-    kind: Literal["budget_exhausted", "endpoint_down", "endpoint_refuses", "too_many_failures"]
+    kind: Literal["budget_exhausted", "driver_gone", "endpoint_down", "endpoint_refuses", "too_many_failures"]
     reason: str
 
 
@@ -69,7 +69,21 @@ class WorkerStatus:
     output_tokens: int = 0
     first_failure: str | None = None
     stop: dict[str, Any] | None = None
+    #: The worker has ended: nothing more will come of it.
+    is_over: bool = False
     updated_at: float = 0.0
+
+
+@functools.cache
+def this_machine() -> str:
+    """Return a name of this machine and of this view of its processes: two containers of one host have two.
+
+    Host names do not tell: many machines are `localhost`.
+    """
+    seen = [socket.gethostname()]
+    with contextlib.suppress(OSError):  # not on Linux
+        seen += [Path("/proc/sys/kernel/random/boot_id").read_text(), os.readlink("/proc/self/ns/pid")]
+    return digest(seen)
 
 
 @dataclass(slots=True)
@@ -85,10 +99,16 @@ class JobBeat:
     is_done: bool = False
     host: str = field(default_factory=socket.gethostname)
     pid: int = field(default_factory=os.getpid)
+    machine: str = field(default_factory=this_machine)
+
+    @property
+    def is_here(self) -> bool:
+        """Whether its processes can be looked up from here, and its clock is ours."""
+        return self.machine == this_machine()
 
     def is_alive(self) -> bool:
-        """Tell whether the job's driver still works: on this host its process exists, and its last beat is not old."""
-        if self.host == socket.gethostname() and not _process_exists(self.pid):
+        """Tell whether the job's driver still works: its process exists, if that can be seen, and the beat is fresh."""
+        if self.is_here and not _process_exists(self.pid):
             return False
         return time.time() - self.updated_at < DEAD_AFTER_S
 
@@ -103,87 +123,27 @@ def _process_exists(pid: int) -> bool:
     return True
 
 
-@functools.cache
-def _opened(uri: str) -> tuple[fs.FileSystem, str]:
-    """Open the file system of a URI: once, for an object store is asked where its bucket is."""
-    opened = uri
-    for spark_scheme, arrow_scheme in _SCHEMES.items():
-        if uri.startswith(spark_scheme):
-            opened = arrow_scheme + uri.removeprefix(spark_scheme)
-    try:
-        filesystem, path = fs.FileSystem.from_uri(opened)
-    except (OSError, pa.ArrowException) as error:
-        raise StorageError(f"The folder '{uri}' cannot be opened from Python: {error}.") from error
-    return filesystem, path
-
-
-@dataclass(frozen=True, slots=True)
-class Folder:
-    """A folder at `uri`: a path, or a URI that Spark and pyarrow can both open."""
-
-    uri: str
-
-    def _open(self) -> tuple[fs.FileSystem, str]:
-        return _opened(self.uri)
-
-    def put(self, name: str, data: pa.Buffer) -> None:
-        """Write a file that appears whole: an object store's put is atomic, elsewhere it is renamed into place."""
-        filesystem, folder = self._open()
-        target = posixpath.join(folder, name)
-        try:
-            if not isinstance(filesystem, fs.LocalFileSystem):
-                with filesystem.open_output_stream(target) as stream:
-                    stream.write(data)
-                return
-            filesystem.create_dir(folder, recursive=True)
-            hidden = posixpath.join(folder, f".{name}")
-            with filesystem.open_output_stream(hidden) as stream:
-                stream.write(data)
-            filesystem.move(hidden, target)
-        except OSError as error:
-            raise StorageError(f"Writing '{target}' failed: {error}.") from error
-
-    def put_json(self, name: str, value: Any) -> None:
-        """Write a small JSON file."""
-        self.put(name, pa.py_buffer(json.dumps(value).encode()))
-
-    def get_json(self, name: str) -> Any | None:
-        """Read a small JSON file, or return None where it is not there."""
-        filesystem, folder = self._open()
-        try:
-            with filesystem.open_input_stream(posixpath.join(folder, name)) as stream:
-                return json.loads(stream.read())
-        except FileNotFoundError:
-            return None
-
-    def names(self, *, folders: bool = False) -> list[str]:
-        """List the names of the visible files (or folders) in the folder; none where it is not there."""
-        filesystem, folder = self._open()
-        kind = fs.FileType.Directory if folders else fs.FileType.File
-        try:
-            found = filesystem.get_file_info(fs.FileSelector(folder, allow_not_found=True))
-        except OSError as error:
-            raise StorageError(f"The folder '{self.uri}' cannot be listed: {error}.") from error
-        return sorted(info.base_name for info in found if info.type == kind and not info.base_name.startswith("."))
-
-    def read_columns(self, name: str, columns: list[str]) -> pa.Table:
-        """Read some columns of a Parquet file in the folder."""
-        filesystem, folder = self._open()
-        return pq.read_table(posixpath.join(folder, name), columns=columns, filesystem=filesystem)
-
-    def remove(self) -> None:
-        """Delete the folder and all below it; fine if it is not there."""
-        filesystem, folder = self._open()
-        if filesystem.get_file_info(folder).type != fs.FileType.NotFound:
-            filesystem.delete_dir(folder)
-
-
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """Rollouts in the parts of one partition: their keys (task_id, rollout_index, attempt), and what they sent."""
+    """What the parts of one partition hold."""
 
-    keys: frozenset[tuple[str, int, int]]
-    requests: int
+    #: (task_id, rollout_index, attempt)
+    keys: frozenset[tuple[str, int, int]] = frozenset()
+    #: What their rollouts sent and are known to have cost.
+    requests: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    #: Failed ones by kind.
+    failures: Counter[str] = field(default_factory=Counter)
+
+
+#: Columns of a part that `Staged` is made of.
+_STAGED: Final = ("requests", "usage", "failure_kind")
+
+
+def part_name(partition: int, name: str) -> str:
+    """Return the file name of a partition's part."""
+    return f"p{partition:05d}-{name}.parquet"
 
 
 def _status_name(partition: int) -> str:
@@ -197,13 +157,13 @@ class Staging(Folder):
     def put_part(self, partition: int, name: str, batch: pa.RecordBatch) -> None:
         """Write one Parquet part of a partition's rollouts."""
         # A part lives for seconds: on a disk, compressing it costs a worker more than writing it.
-        compression = "none" if isinstance(self._open()[0], fs.LocalFileSystem) else "zstd"
+        compression = "none" if self.is_local else "zstd"
         table = pa.Table.from_batches([batch])
         narrow = ROLLOUTS.columns[: -ROLLOUTS.large]
         sink = pa.BufferOutputStream()
         # Dictionaries and statistics of transcripts would be copies of them, and of no use.
         pq.write_table(table, sink, compression=compression, use_dictionary=narrow, write_statistics=narrow)
-        self.put(f"p{partition:05d}-{name}.parquet", sink.getvalue())
+        self.put(part_name(partition, name), sink.getvalue())
         del sink
         pa.default_memory_pool().release_unused()  # after a part of large answers, of which there may be no other soon
 
@@ -211,16 +171,27 @@ class Staging(Folder):
         """List the parts, as paths that Spark can open."""
         return [f"{self.uri}/{name}" for name in self.names() if name.endswith(".parquet")]
 
+    def missing(self, names: Iterable[str]) -> set[str]:
+        """Return which of some parts are not to be seen from here."""
+        return set(names) - set(self.names())
+
     def staged(self, partition: int) -> Staged:
         """Return what a partition's parts hold: what an earlier try of its Spark task has finished."""
         keys: set[tuple[str, int, int]] = set()
-        requests = 0
+        requests, input_tokens, output_tokens = 0, 0, 0
+        failures: Counter[str] = Counter()
         for name in self.names():
             if name.startswith(f"p{partition:05d}-") and name.endswith(".parquet"):
-                table = self.read_columns(name, [*ATTEMPT_KEY, "requests"])
+                table = self.read_columns(name, [*ATTEMPT_KEY, *_STAGED])
                 keys.update(zip(*(table.column(column).to_pylist() for column in ATTEMPT_KEY), strict=True))
-                requests += sum(table.column("requests").to_pylist())
-        return Staged(frozenset(keys), requests)
+                for row in table.select(_STAGED).to_pylist():
+                    requests += row["requests"]
+                    usage = row["usage"] or {}
+                    input_tokens += usage.get("input_tokens") or 0
+                    output_tokens += usage.get("output_tokens") or 0
+                    if row["failure_kind"] is not None:
+                        failures[row["failure_kind"]] += 1
+        return Staged(frozenset(keys), requests, input_tokens, output_tokens, failures)
 
     def put_status(self, status: WorkerStatus) -> None:
         """Replace the worker's status."""

@@ -17,8 +17,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from gym_spark.endpoint.failures import FATAL_KINDS
+from gym_spark.rollout.adoption import in_share
 from gym_spark.rollout.collect import POLL_SECONDS, in_background, too_many_failures
 from gym_spark.rollout.progress import Progress
+from gym_spark.rollout.share import Share
 from gym_spark.rollout.spending import spent_before
 from gym_spark.rollout.stage import streamed
 from gym_spark.rollout.staging import JobBeat, Stop
@@ -39,9 +41,9 @@ _GROWTH: Final = 4.0
 def run_units(
     lake: Lake,
     pending: DataFrame,
-    inputs: DataFrame,
     job: CollectJob,
     *,
+    share: Share,
     beat: JobBeat,
     show: Callable[[Progress], None],
     follow: Callable[[], float | None],
@@ -50,9 +52,9 @@ def run_units(
 
     Args:
         lake: Where `rollouts` is.
-        pending: The rollouts to do (`PENDING_SCHEMA` without the last column), the same ones whatever is stored later.
-        inputs: `task_id`, `responses_create_params`.
+        pending: The rollouts to do (`PENDING_SCHEMA`), the same ones whatever is stored later.
         job: What the workers need.
+        share: The part of the run that the job works on.
         beat: Tells how many rollouts are pending.
         show: Called about twice a second.
         follow: Called after commits, in a thread: verifies what is new and returns the mean reward so far.
@@ -70,7 +72,7 @@ def run_units(
     else:
         # A budget is kept by knowing what is spent: units side by side would each spend the rest.
         count = 1
-    board = _Board(lake, pending, inputs, job, beat.total)
+    board = _Board(lake, pending, job, share, beat.total)
     lanes = [_Lane(board, index, count) for index in range(count)]
     with (
         ThreadPoolExecutor(1, thread_name_prefix="gym-spark-follow") as behind,
@@ -102,8 +104,8 @@ class _Board:
 
     lake: Lake
     pending: DataFrame
-    inputs: DataFrame
     job: CollectJob
+    share: Share
     total: int
     started: float = field(default_factory=time.monotonic)
     commits: int = 0
@@ -182,8 +184,8 @@ class _Lane:
             began = time.monotonic()
             # The keys of one unit pass through the driver: a frame that reads `rollouts` in order to append to it
             # conflicts with every other writer, and what the loser has paid for is gone.
-            keys = self._left().limit(size).toArrow()
-            unit = board.lake.spark.createDataFrame(keys).join(board.inputs, on="task_id")
+            keys = self._left().select(*ATTEMPT_KEY).limit(size).toArrow()
+            unit = board.lake.spark.createDataFrame(keys).join(board.pending, on=list(ATTEMPT_KEY))
             board.lake.append_once(ROLLOUTS, streamed(unit, self._job(), workers=workers))
             took, before, left = time.monotonic() - began, left, self._left().count()
             board.committed(is_whole=before - left >= min(size, before))
@@ -195,6 +197,6 @@ class _Lane:
     def _job(self) -> CollectJob:
         if self.board.job.endpoint.budget is None:
             return self.board.job
-        stored = self.board.lake.read(ROLLOUTS, run_id=self.board.job.run_id)
+        stored = self.board.lake.read(ROLLOUTS, run_id=self.board.job.run_id).where(in_share(self.board.share))
         money, tokens = spent_before(stored, self.board.job.endpoint)
         return replace(self.board.job, spent_money=money, spent_tokens=tokens)

@@ -8,12 +8,13 @@ no pyspark.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import time
 import uuid
 from collections import deque
 from collections.abc import Container, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
 import pyarrow as pa
@@ -24,19 +25,20 @@ from gym_spark.endpoint.client import EndpointClient
 from gym_spark.endpoint.failures import FATAL_KINDS, EndpointFailure
 from gym_spark.endpoint.usage import Usage
 from gym_spark.endpoint.wire import Reply
-from gym_spark.errors import GymSparkError, RolloutError, boundary
+from gym_spark.errors import GymSparkError, RolloutError, StorageError, boundary
 from gym_spark.harness.base import Harness, load_harness
 from gym_spark.rollout.records import (
     BATCH_TEXT,
     PENDING_SCHEMA,
     Pending,
     completed,
+    cost_of,
     failed,
     now,
     text_size,
     to_batches,
 )
-from gym_spark.rollout.retake import Earlier, taken_over
+from gym_spark.rollout.retake import GONE_AFTER_S, Earlier, Silence, taken_over
 from gym_spark.rollout.staging import Staging, Stop, WorkerStatus
 from gym_spark.tables.keys import rollout_seed
 
@@ -44,8 +46,15 @@ from gym_spark.tables.keys import rollout_seed
 PART_ROWS: Final = 200
 PART_SECONDS: Final = 1.0
 
-#: What the collect stage returns: one row per worker.
-SUMMARY_SCHEMA: Final = pa.schema([pa.field("partition", pa.int32()), pa.field("rollouts", pa.int64())])
+#: What the collect stage returns, one row per worker: its parts are named `<stem>-<number>`, with numbers from 0.
+SUMMARY_SCHEMA: Final = pa.schema(
+    [
+        pa.field("partition", pa.int32()),
+        pa.field("reached", pa.bool_()),
+        pa.field("stem", pa.string()),
+        pa.field("parts", pa.int64()),
+    ]
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +111,8 @@ class _Finished:
 def collect_partition(batches: Iterator[pa.RecordBatch], job: CollectJob, partition: int) -> pa.RecordBatch:
     """Do one partition's rollouts and stage their rows; what an earlier try of its Spark task has staged is done.
 
+    Where the job's folder cannot be reached from here, nothing is done, and the summary says so.
+
     Args:
         batches: Rows of `PENDING_SCHEMA`.
         job: The run's settings.
@@ -113,13 +124,22 @@ def collect_partition(batches: Iterator[pa.RecordBatch], job: CollectJob, partit
     staging = job.staging
     if staging is None:
         raise AssertionError("the driver gives a staged job its folder")
+    stem, parts = uuid.uuid4().hex[:8], 0
     earlier = taken_over(staging, partition)
-    stem = uuid.uuid4().hex[:8]
-    rollouts = 0
-    for number, batch in enumerate(finished_batches(batches, job, partition, earlier)):
-        staging.put_part(partition, f"{stem}-{number:06d}", batch)
-        rollouts += batch.num_rows
-    return pa.RecordBatch.from_pydict({"partition": [partition], "rollouts": [rollouts]}, schema=SUMMARY_SCHEMA)
+    if earlier is None:
+        for _ in batches:  # Spark wants its input read
+            pass
+    else:
+        for batch in finished_batches(batches, job, partition, earlier):
+            staging.put_part(partition, numbered(stem, parts), batch)
+            parts += 1
+    summary = {"partition": partition, "reached": earlier is not None, "stem": stem, "parts": parts}
+    return pa.RecordBatch.from_pylist([summary], schema=SUMMARY_SCHEMA)
+
+
+def numbered(stem: str, number: int) -> str:
+    """Return the name of a part of one try of a Spark task."""
+    return f"{stem}-{number:06d}"
 
 
 def finished_batches(
@@ -142,11 +162,12 @@ def finished_batches(
             while not over.done() or finished.rows:
                 if time.time() - told >= PART_SECONDS:
                     told = time.time()
-                    player.report(told)
+                    runner.run(player.report(told))
                 runner.run(_full_or_over(finished, over))
                 yield from finished.batches()
-            player.report(time.time())
             over.result()  # a lane only raises for a broken engine: let Spark see it
+            player.status.is_over = True
+            runner.run(player.report(time.time()))
         finally:
             over.cancel()
             runner.run(player.client.aclose())
@@ -183,6 +204,16 @@ async def _full_or_over(finished: _Finished, over: asyncio.Future[Any]) -> None:
     bell.cancel()
 
 
+def _exchange(staging: Staging, told: WorkerStatus, silence: Silence) -> Stop | None:
+    """Write a worker's status, and read what its driver says: the order to stop, if there is one, or nothing more."""
+    beat = staging.last_beat()
+    if beat is not None:  # otherwise another job has taken over, and removed the folder
+        staging.put_status(told)
+    if silence.seconds(beat and beat.updated_at) >= GONE_AFTER_S:
+        return Stop("driver_gone", f"the process that collects was not heard of for {GONE_AFTER_S:g} s")
+    return staging.ordered_stop()
+
+
 def _pending(batches: Iterator[pa.RecordBatch], staged: Container[tuple[str, int, int]]) -> Iterator[Pending]:
     """Yield rows one at a time: the large prompts of a batch are not turned into Python objects at once."""
     for batch in batches:
@@ -208,6 +239,8 @@ class _Player:
     retries_before: int
     in_flight: int = 0
     stop: Stop | None = None
+    #: How long the driver has not beaten.
+    silence: Silence = field(default_factory=Silence)
     #: Rung and replaced whenever a rollout has ended, for lanes that wait to learn what one costs.
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -238,22 +271,24 @@ class _Player:
                 await self.ended.wait()
         return False
 
-    def report(self, at: float) -> None:
+    async def report(self, at: float) -> None:
         """Tell how things stand, and take the driver's orders.
 
-        Stops where the driver says so, or where no replica came back: further rollouts would only be written off.
+        Stops where the driver says so or is gone, or where no replica came back: further rollouts would only be written
+        off.
         """
-        staging = self.job.staging
-        if staging is not None:
-            staging.put_status(self.told(at))
-            self.stop = self.stop or staging.ordered_stop()
+        told = self.told(at)
+        if self.job.staging is not None:
+            # In a thread, for calls go on meanwhile; and a storage that fails for a moment loses a report, no rollout.
+            with contextlib.suppress(StorageError):
+                self.stop = await asyncio.to_thread(_exchange, self.job.staging, told, self.silence) or self.stop
         if self.stop is None and self.client.stats().given_up:
             self.stop = Stop("endpoint_down", f"no replica has answered for long ({self.status.first_failure})")
         if self.stop is not None:
             self.ended.set()
 
     def told(self, at: float) -> WorkerStatus:
-        """Return the status as of now."""
+        """Return the status as of now, for good."""
         seen, status = self.client.stats(), self.status
         status.in_flight = self.in_flight
         status.sent, status.retrying, status.waiting = seen.in_flight, seen.retrying, seen.waiting
@@ -263,7 +298,7 @@ class _Player:
         status.oldest = [asdict(call) for call in seen.oldest]
         status.stop = asdict(self.stop) if self.stop is not None else None
         status.updated_at = at
-        return status
+        return replace(status, failures=dict(status.failures))
 
     async def _play(self, pending: Pending) -> tuple[JsonObject, list[Usage]]:
         started_at = now()
@@ -273,8 +308,22 @@ class _Player:
             sampling = sampling.model_copy(update={"seed": seed})
         session = f"{pending.task_id}#{pending.rollout_index}"
 
+        # Counted here, for a harness that fails, or goes on after a failed call, does not tell of all that it cost.
+        answered: list[Usage] = []
+        lost: list[Usage] = []
+        requests = 0
+
         async def call(params: JsonObject) -> Reply:
-            return await self.client.generate(params, sampling, session)
+            nonlocal requests
+            try:
+                reply = await self.client.generate(params, sampling, session)
+            except EndpointFailure as failure:
+                requests += failure.requests
+                lost.append(failure.usage)
+                raise
+            requests += reply.requests
+            answered.append(reply.usage)
+            return reply
 
         try:
             with boundary("harness"):
@@ -282,15 +331,14 @@ class _Player:
                 episode = await self.harness.run(params, call)
                 await self.finished.room()
                 row = completed(self.job.run_id, pending, episode, started_at)
-                return row, [reply.usage for reply in episode.replies]
         except GymSparkError as found:
             # A harness may raise the others too; only an engine that is broken may end the task.
             error = (
                 found if isinstance(found, RolloutError) else RolloutError("harness_error", str(found), stage="harness")
             )
-            usage = error.usage if isinstance(error, EndpointFailure) else Usage()
-            known = [usage] if usage.total_tokens is not None else []
-            return failed(self.job.run_id, pending, error, started_at, usage), known
+            row = failed(self.job.run_id, pending, error, started_at)
+        row |= cost_of([*answered, *lost], model_calls=len(answered), requests=requests)
+        return row, answered + [usage for usage in lost if usage.total_tokens is not None]
 
     def _count(self, row: JsonObject) -> None:
         self.status.done += 1

@@ -142,6 +142,10 @@ class Lake:
         """
         return self._load(table, self.spark.read, equals)
 
+    def is_empty(self, table: Table, **equals: str) -> bool:
+        """Tell whether the table has no row in the partitions given, by its log alone."""
+        return not self.read(table, **equals).inputFiles()
+
     def read_as_of_now(self, table: Table, **equals: str) -> DataFrame:
         """Return the table's rows as `read` does, and the same ones whatever is written later."""
         newest = self.spark.sql(f"DESCRIBE HISTORY {self.name(table)} LIMIT 1").first()

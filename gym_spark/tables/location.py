@@ -48,6 +48,7 @@ def location_of(lake: str) -> Location:
     odd = _UNUSABLE.search(lake)
     if odd is not None:
         raise ConfigError(f"--lake '{lake}' holds {odd[0]!r}, which Spark cannot use in a path; choose another folder.")
+    lake = _without_scheme(lake)
     if "://" in lake or lake.startswith("dbfs:/"):
         return Location(lake.rstrip("/"), "uri")
     path = Path(lake).expanduser().absolute()
@@ -56,3 +57,8 @@ def location_of(lake: str) -> Location:
     if path.exists() and not path.is_dir():
         raise ConfigError(f"--lake '{lake}' is a file; choose a folder.")
     return Location(str(path), "folder")
+
+
+def _without_scheme(lake: str) -> str:
+    """Return the path of a ``file:`` URI: a folder is a folder, however it is spelled."""
+    return re.sub(r"^file:(//(localhost)?(?=/))?", "", lake) if lake.startswith("file:/") else lake

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 from pyspark import TaskContext
 
 from gym_spark.config import JsonObject
+from gym_spark.endpoint.failures import EndpointFailure
 from gym_spark.harness.base import Episode, ModelCall
 from gym_spark.harness.single_turn import SingleTurn
 
@@ -34,3 +36,20 @@ class BreaksOnce(SingleTurn):
                 raise BrokenEngine
             await asyncio.Event().wait()
         return episode
+
+
+class AsksTwice(SingleTurn):
+    """Asks a second time, and tells of the second answer only; or fails then, or gives its own wait up."""
+
+    def __init__(self, ends: str = "well") -> None:
+        self.ends = ends
+
+    async def run(self, params: JsonObject, call: ModelCall) -> Episode:
+        """Play one rollout."""
+        with contextlib.suppress(EndpointFailure):
+            await call(params)
+        if self.ends == "failed":
+            raise ValueError("no second turn")
+        if self.ends == "cancelled":
+            raise asyncio.CancelledError
+        return await SingleTurn.run(self, params, call)

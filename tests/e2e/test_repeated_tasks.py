@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from gym_spark.config import EndpointSpec, PartSpec, SamplingSpec
 from gym_spark.rollout.records import PENDING_SCHEMA
-from gym_spark.rollout.staging import Staging
+from gym_spark.rollout.staging import JobBeat, Staging
 from gym_spark.rollout.worker import CollectJob, collect_partition
 from gym_spark.tables.keys import ATTEMPT_KEY
 from gym_spark.tables.lake import Lake
@@ -53,14 +53,18 @@ def test_p48_two_tries_of_one_task_at_once_pay_for_each_rollout_once(tmp_path: P
     with FakeOpenAI(slow) as server, ThreadPoolExecutor(2) as pool:
         endpoint = EndpointSpec(urls=(server.url,), model="fake", concurrency=4)
         job = CollectJob("r1", endpoint, SamplingSpec(), PartSpec(name="single_turn"), workers=1, staging=staging)
+        staging.beat(JobBeat(share="1/1", started_at=time.time()))
         tries = [pool.submit(collect_partition, iter([batch]), job, 0)]
         while staging.status_of(0) is None:
             time.sleep(0.05)
         tries.append(pool.submit(collect_partition, iter([batch]), job, 0))
-        done = [found.result().column("rollouts")[0].as_py() for found in tries]
+        summaries = [found.result().to_pylist()[0] for found in tries]
         assert server.requests == 40
     keys = Counter(key for part in staging.parts() for key in pq.read_table(part).column("task_id").to_pylist())
-    assert done == [40, 0]
+    assert [(summary["reached"], summary["parts"]) for summary in summaries] == [
+        (True, len(staging.parts())),
+        (True, 0),
+    ]
     assert set(keys.values()) == {1}
     assert len(keys) == 40
     (status,) = staging.statuses()

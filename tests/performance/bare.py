@@ -6,7 +6,6 @@ import asyncio
 import json
 import multiprocessing
 import os
-import tempfile
 import time
 from collections.abc import Callable
 from multiprocessing.synchronize import Barrier
@@ -17,8 +16,8 @@ import pyarrow as pa
 from gym_spark.config import EndpointSpec, PartSpec, SamplingSpec
 from gym_spark.endpoint.client import EndpointClient
 from gym_spark.rollout.records import PENDING_SCHEMA
-from gym_spark.rollout.worker import CollectJob, collect_partition
-from tests.performance.dropping import DroppingStaging
+from gym_spark.rollout.retake import Earlier
+from gym_spark.rollout.worker import CollectJob, finished_batches
 from tests.performance.report import Measured
 from tests.performance.stub import Endpoint
 
@@ -97,22 +96,14 @@ def _work(url: str, number: int, processes: int, rollouts: int, concurrency: int
     batches = pa.Table.from_pylist(
         [_pending(index) for index in range(number, rollouts, processes)], schema=PENDING_SCHEMA
     ).to_batches(max_chunksize=500)
-    staging = DroppingStaging(tempfile.mkdtemp(prefix="gym-spark-bare-"))
     job = CollectJob(
         run_id="bare",
         endpoint=EndpointSpec(urls=(url,), model="stub", concurrency=concurrency),
         sampling=SamplingSpec(),
         harness=PartSpec(name="single_turn"),
         workers=processes,
-        staging=staging,
     )
-
-    def act() -> int:
-        done: int = collect_partition(iter(batches), job, number)["rollouts"][0].as_py()
-        staging.remove()
-        return done
-
-    return act
+    return lambda: sum(batch.num_rows for batch in finished_batches(iter(batches), job, number, Earlier()))
 
 
 _SENTENCE: Final = "A train with {} wagons leaves at noon. "

@@ -9,24 +9,20 @@ import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
+from unittest import mock
 
-from gym_spark.flow import collect, draft, no_mean, no_progress, open_lake, planned, tasks_of
+from gym_spark import flow
+from gym_spark.flow import collect, draft, open_lake
 from gym_spark.ledger import plan_run, recorded
 from gym_spark.prepare.catalog import Benchmark
 from gym_spark.prepare.publish import publish
 from gym_spark.resolve import resolve_run
-from gym_spark.rollout.adoption import adopt_leftovers, claimed
-from gym_spark.rollout.collect import run_collect_job, worker_count
 from gym_spark.rollout.place import staging_of
-from gym_spark.rollout.plan import pending_rollouts
-from gym_spark.rollout.share import WHOLE
-from gym_spark.rollout.stage import workers_reach
-from gym_spark.rollout.worker import CollectJob
 from gym_spark.tables.lake import Lake
 from gym_spark.tables.runs import RunRecord
 from gym_spark.tables.schemas import ROLLOUTS
 from tests.performance.accounting import cpu_s
-from tests.performance.dropping import DroppingStaging
+from tests.performance.dropping import DroppingRun
 from tests.performance.report import Measured
 from tests.performance.stub import Endpoint
 
@@ -114,22 +110,8 @@ class StubRuns:
         collect(self._lake, record, lambda: record.spec.endpoint, say=lambda text: None)
 
     def _collect_and_drop(self, record: RunRecord) -> None:
-        lake, spec = self._lake, record.spec
-        with claimed(staging_of(lake, spec.run_id), WHOLE) as (staging, beat):
-            adopt_leftovers(lake, spec.run_id, staging, WHOLE)
-            todo = pending_rollouts(planned(lake, record), lake.read_as_of_now(ROLLOUTS, run_id=spec.run_id))
-            beat.total = todo.count()
-            slots, _ = workers_reach(lake.spark, staging)
-            job = CollectJob(
-                run_id=spec.run_id,
-                endpoint=spec.endpoint,
-                sampling=spec.sampling,
-                harness=spec.harness,
-                workers=worker_count(slots, spec.endpoint.concurrency, beat.total),
-            )
-            rows = todo.join(tasks_of(lake, record).select("task_id", "responses_create_params"), on="task_id")
-            dropping = DroppingStaging(staging.uri)
-            run_collect_job(lake, rows, job, staging=dropping, share=WHOLE, beat=beat, show=no_progress, follow=no_mean)
+        with mock.patch.object(flow, "staging_of", lambda lake, run_id: DroppingRun(staging_of(lake, run_id).uri)):
+            self._collect(record)
 
     def _stored(self, record: RunRecord) -> int:
         """Count the completed rollouts.

@@ -78,7 +78,7 @@ def test_the_same_key_in_another_run_is_another_rollout(lake: Lake, staging: Sta
 
 def test_leftovers_of_earlier_jobs_are_adopted_and_their_folder_is_removed(lake: Lake, staging: Staging) -> None:
     """Parts of two jobs that were killed become rows; half-written files are no parts; a clean start is fine too."""
-    adopt_leftovers(lake, RUN, NOBODY, WHOLE)
+    adopt_leftovers(lake, RUN, NOBODY, WHOLE, print)
     staging.put_part(0, "0", to_batch(rows_of("x", 2)))
     staging.put_status(WorkerStatus(0, done=2))
     later = staging_of(lake, RUN).job("job2")
@@ -89,7 +89,7 @@ def test_leftovers_of_earlier_jobs_are_adopted_and_their_folder_is_removed(lake:
     neighbour = Staging(f"{staging_of(lake, 'other').uri}/job1")
     neighbour.put_part(0, "0", to_batch([rollout("x", run_id="other")]))
 
-    adopt_leftovers(lake, RUN, NOBODY, WHOLE)
+    adopt_leftovers(lake, RUN, NOBODY, WHOLE, print)
     assert stored(lake) == [*done("x", 2), *done("y", 1)]
     assert staging_of(lake, RUN).jobs() == []
     assert len(neighbour.parts()) == 1, "another run's parts are not this run's to take"
@@ -131,13 +131,13 @@ def test_progress_is_the_sum_of_the_workers_newest_statuses(tmp_path: Path) -> N
 def test_a_share_adopts_its_own_shards_of_a_dead_job_and_leaves_the_rest(lake: Lake, staging: Staging) -> None:
     """A job for the whole run died; of two jobs that go on, each takes its shards; the whole run's job cleans up."""
     staging.put_part(0, "0", to_batch([rollout("even", shard=0), rollout("odd", shard=1), rollout("even2", shard=2)]))
-    adopt_leftovers(lake, RUN, NOBODY, Share(1, 2))
+    adopt_leftovers(lake, RUN, NOBODY, Share(1, 2), print)
     assert [key for key, *_ in stored(lake)] == ["even", "even2"]
     assert staging.parts(), "the other shards are still to be taken"
-    adopt_leftovers(lake, RUN, NOBODY, Share(2, 2))
-    adopt_leftovers(lake, RUN, NOBODY, Share(2, 2))
+    adopt_leftovers(lake, RUN, NOBODY, Share(2, 2), print)
+    adopt_leftovers(lake, RUN, NOBODY, Share(2, 2), print)
     assert [key for key, *_ in stored(lake)] == ["even", "even2", "odd"]
-    adopt_leftovers(lake, RUN, NOBODY, WHOLE)
+    adopt_leftovers(lake, RUN, NOBODY, WHOLE, print)
     assert len(stored(lake)) == 3
     assert not staging.parts()
 
@@ -152,13 +152,13 @@ def test_a_live_job_keeps_its_share_to_itself(lake: Lake, staging: Staging) -> N
         with pytest.raises(ConfigError, match=r"another job \(shards 2/2, process \d+"), claimed(run, share):
             pytest.fail("the share is taken")
     with claimed(run, Share(1, 2)) as (own, _):
-        adopt_leftovers(lake, RUN, own, Share(1, 2))
+        adopt_leftovers(lake, RUN, own, Share(1, 2), print)
     assert stored(lake) == []
     assert run.jobs() == [staging], "claims that came to nothing leave nothing"
     beat.pid = 2**22 + 1  # above the largest process number
     staging.beat(beat)
     with claimed(run, Share(2, 2)) as (own, _):
-        adopt_leftovers(lake, RUN, own, Share(2, 2))
+        adopt_leftovers(lake, RUN, own, Share(2, 2), print)
     assert [key for key, *_ in stored(lake)] == ["x"]
     assert run.jobs() == []
 
@@ -181,5 +181,6 @@ def test_a_retried_spark_task_knows_what_its_earlier_try_staged(tmp_path: Path) 
     staging.put_part(0, "a-0", to_batch(rows_of("x", 2)))
     staging.put_part(0, "b-0", to_batch([rollout("y", attempt=2)]))
     staging.put_part(1, "a-0", to_batch([rollout("z")]))
-    assert staging.staged(0) == Staged(frozenset({("x", 0, 1), ("x", 1, 1), ("y", 0, 2)}), requests=3)
-    assert staging.staged(2) == Staged(frozenset(), requests=0)
+    keys = frozenset({("x", 0, 1), ("x", 1, 1), ("y", 0, 2)})
+    assert staging.staged(0) == Staged(keys, requests=3, input_tokens=30, output_tokens=15)
+    assert staging.staged(2) == Staged()

@@ -13,7 +13,17 @@ from gym_spark.endpoint.usage import Usage
 from gym_spark.endpoint.wire import Reply
 from gym_spark.errors import RolloutError
 from gym_spark.harness.base import Episode
-from gym_spark.rollout.records import BATCH_TEXT, ROW_TEXT, Pending, completed, failed, to_batch, to_batches, to_json
+from gym_spark.rollout.records import (
+    BATCH_TEXT,
+    ROW_TEXT,
+    Pending,
+    completed,
+    cost_of,
+    failed,
+    to_batch,
+    to_batches,
+    to_json,
+)
 from gym_spark.tables.schemas import ROLLOUTS
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
@@ -22,7 +32,8 @@ AT = datetime(2026, 1, 1, tzinfo=UTC)
 def row(task: str = "a", **other: Any) -> dict[str, Any]:
     pending = Pending(task, 3, 1, 2, 1, "{}")
     reply = Reply({"id": "r"}, "7", "complete", Usage(2, 1, None, None, 3), "stop", 4, 5.0, 6.0, "http://a/v1")
-    return completed("run", pending, Episode((reply,), ({"type": "model"},)), AT) | other
+    cost = cost_of([reply.usage], model_calls=1, requests=reply.requests)
+    return completed("run", pending, Episode((reply,), ({"type": "model"},)), AT) | cost | other
 
 
 @pytest.mark.parametrize(
@@ -75,8 +86,10 @@ def test_an_enormous_row_is_refused_and_large_ones_get_a_part_each() -> None:
 
 def test_a_failure_keeps_what_it_is_known_to_have_cost() -> None:
     error = RolloutError("timeout", "half an emoji \ud83d", stage="endpoint", requests=3)
-    stored = to_batch([failed("run", Pending("a", 0, 0, 0, 1, "{}"), error, AT, Usage(2, None))]).to_pylist()[0]
-    assert (stored["error"], stored["requests"], stored["usage"]["input_tokens"]) == ("half an emoji ?", 3, 2)
+    cost = cost_of([Usage(2, None), Usage(5, 1)], model_calls=1, requests=3)
+    stored = to_batch([failed("run", Pending("a", 0, 0, 0, 1, "{}"), error, AT) | cost]).to_pylist()[0]
+    assert (stored["error"], stored["requests"], stored["model_calls"]) == ("half an emoji ?", 3, 1)
+    assert (stored["usage"]["input_tokens"], stored["usage"]["output_tokens"]) == (7, 1)
 
 
 def test_stored_json_is_json() -> None:
