@@ -14,7 +14,7 @@ demo: $(VENV)/.ready ## evaluate a small real model on this machine (LAKE=./demo
 	@$(BIN)/gym-spark demo --lake $(LAKE)
 
 test: lint ## check style and types, then run every test
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses 2 --dist worksteal
 
 lint: $(VENV)/.ready ## check style and types
 	$(BIN)/ruff check .

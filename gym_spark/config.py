@@ -212,6 +212,8 @@ class RunSpec(Spec):
     limit_seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] = 0
     #: Spark settings for a session that gym-spark builds itself; an existing session is used as it is.
     spark: dict[str, str] = Field(default_factory=dict)
+    #: Of a run that was imported: its files, and what their rows say of runs and labels. Its plan is in `inputs`.
+    imported: FreeObject | None = None
 
     @field_validator("spark", mode="before")
     @classmethod

@@ -16,6 +16,13 @@ from pyspark.sql import functions as F
 
 from gym_spark.config import EndpointSpec, RunSpec
 from gym_spark.connection import Connect, Say, connected
+from gym_spark.interchange.gym.profiling import (
+    ProfileFiles,
+    imported_samples,
+    profile_rows,
+    task_samples,
+    write_profile,
+)
 from gym_spark.interchange.row_files import exported_rows, write_lines
 from gym_spark.ledger import plan_run, recorded
 from gym_spark.prepare.catalog import Benchmark
@@ -23,6 +30,7 @@ from gym_spark.prepare.prompts import PromptSpec
 from gym_spark.prepare.publish import BenchmarkVersion, find_version, publish, version_of
 from gym_spark.prepare.sources import resolve_source
 from gym_spark.prepare.tasks import PreparedTasks, build_tasks
+from gym_spark.results.agent_numbers import outcome_rows
 from gym_spark.results.outcomes import outcomes
 from gym_spark.results.reward_profile import task_profiles
 from gym_spark.results.run_profile import RunProfile, profile_numbers
@@ -40,7 +48,7 @@ from gym_spark.rollout.worker import CollectJob
 from gym_spark.session import get_session
 from gym_spark.tables.lake import Lake
 from gym_spark.tables.runs import RunRecord, find_run
-from gym_spark.tables.schemas import METRICS, ROLLOUTS, TASK_PROFILES, TASKS, VERIFICATIONS
+from gym_spark.tables.schemas import INPUTS, METRICS, ROLLOUTS, TASK_PROFILES, TASKS, VERIFICATIONS
 from gym_spark.verify.stage import unverified, verdicts
 
 #: Wall-clock limit of one verdict in a child process.
@@ -106,8 +114,11 @@ def tasks_of(lake: Lake, record: RunRecord) -> DataFrame:
 def planned(lake: Lake, record: RunRecord, *more: str) -> DataFrame:
     """Return the plan, one row per planned rollout: `task_id`, `task_index`, `shard`, `rollout_index`.
 
-    And `more` columns of `tasks`.
+    And `more` columns of `tasks`, or of `inputs` where the run was imported.
     """
+    if record.spec.imported is not None:
+        rows = lake.read(INPUTS, run_id=record.spec.run_id).withColumn("shard", F.lit(0))
+        return rows.select("task_id", "task_index", "shard", "rollout_index", *more)
     tasks = tasks_of(lake, record).select("task_id", "task_index", "shard", *more)
     if record.spec.limit is not None:
         # Spark sorts what is picked from in one place, so it is ids only.
@@ -249,6 +260,36 @@ def profile(lake: Lake, record: RunRecord) -> RunProfile:
         coverage=covered,
         metrics=numbers,
     )
+
+
+def write_profile_files(lake: Lake, record: RunRecord, files: ProfileFiles, *, allow_partial: bool = False) -> None:
+    """Write the run's numbers as NeMo Gym's files.
+
+    Args:
+        lake: The lake.
+        record: The run.
+        files: Where to.
+        allow_partial: Also of a run that misses rollouts.
+
+    Raises:
+        ConfigError: rollouts are missing, or a file cannot be written.
+    """
+    spec, here = record.spec, {"run_id": record.spec.run_id}
+    rollouts = lake.read(ROLLOUTS, **here)
+    judged = lake.read(VERIFICATIONS, verification_id=record.verification_id, **here)
+    options = spec.imported or {}
+    if spec.imported is not None:
+        plan, samples = planned(lake, record, "label"), imported_samples(lake.read(INPUTS, **here))
+    else:
+        plan = planned(lake, record).withColumn("label", F.lit(spec.harness.name))
+        samples = task_samples(tasks_of(lake, record), spec.harness.name)
+    with profile_rows(
+        outcome_rows(plan, rollouts, judged),
+        record.planned_rollouts,
+        fan_out=options.get("fan_out", False),
+        text_ids=spec.imported is not None,
+    ) as passes:
+        write_profile(files, passes, samples, planned=record.planned_rollouts, allow_partial=allow_partial)
 
 
 def mean_so_far(lake: Lake, record: RunRecord) -> float | None:

@@ -133,13 +133,97 @@ def verify(run_id: str, lake: str) -> int:
 @options.as_json
 @options.strict
 @options.samples
-def profile(run_id: str, lake: str, as_json: bool, strict: bool, samples: int) -> int:
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Also write NeMo Gym's files beside X.jsonl: X_reward_profiling.jsonl, X_agent_metrics.json and "
+    "X_repeat_level_metrics.json.",
+)
+@click.option("--allow-partial-rollouts", is_flag=True, help="Write them also where rollouts are missing.")
+def profile(
+    run_id: str,
+    lake: str,
+    as_json: bool,
+    strict: bool,
+    samples: int,
+    output: Path | None,
+    allow_partial_rollouts: bool,
+) -> int:
     """Show a run's mean reward, pass@k and coverage."""
     from gym_spark import flow
+    from gym_spark.interchange.gym.profiling import ProfileFiles
     from gym_spark.tables.runs import get_run
 
     place = flow.open_lake(lake, say=_say)
-    return _show(flow.profile(place, get_run(place, run_id)), lake, as_json=as_json, strict=strict, samples=samples)
+    record = get_run(place, run_id)
+    if output is not None:
+        flow.write_profile_files(place, record, ProfileFiles(output), allow_partial=allow_partial_rollouts)
+    return _show(flow.profile(place, record), lake, as_json=as_json, strict=strict, samples=samples)
+
+
+@evaluation.command()
+@click.option(
+    "--rollouts", metavar="PATTERNS", required=True, help="Files of result rows: names or patterns, by commas."
+)
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    required=True,
+    help="X.jsonl: the merged rows; the numbers become X_aggregate_metrics.json beside it.",
+)
+@click.option(
+    "--count-failure-classes-as-zero",
+    "failure_classes",
+    metavar="CLASSES",
+    default="",
+    help="Failures that count with reward 0, by commas; they stand in X_failures.jsonl beside each file.",
+)
+@click.option(
+    "--count-missing-rollouts-as-zero", is_flag=True, help="Planned rollouts that left no row count with reward 0 too."
+)
+@click.option("--no-merge", is_flag=True, help="Write the numbers only.")
+def aggregate(
+    rollouts: str, output: Path, failure_classes: str, count_missing_rollouts_as_zero: bool, no_merge: bool
+) -> int:
+    """Make one result of the result files of several shards."""
+    from gym_spark.interchange.gym.aggregating import Shards, shard_files, write_aggregate
+    from gym_spark.session import get_session
+
+    classes = [name.strip() for name in failure_classes.split(",") if name.strip()]
+    shards = Shards(shard_files(rollouts), classes, count_missing_rollouts_as_zero)
+    done = write_aggregate(get_session(say=_say), shards, output, merge=not no_merge)
+    for line in done.notes():
+        click.echo(line)
+    return 0 if done.rows else 1
+
+
+@evaluation.command("import")
+@options.run_id
+@options.lake
+@click.option("--format", "form", type=click.Choice(["gym"]), default="gym", show_default=True, help="Whose files.")
+@click.option(
+    "--rollouts",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    required=True,
+    help="File of result rows (JSON Lines); repeatable.",
+)
+@click.option(
+    "--inputs",
+    type=click.Path(path_type=Path),
+    help="File of input rows; without it X_materialized_inputs.jsonl beside the first X.jsonl, or what results tell.",
+)
+def import_run(run_id: str, lake: str, form: str, rollouts: tuple[Path, ...], inputs: Path | None) -> int:
+    """Store a run that NeMo Gym made, to profile and compare it like any other."""
+    from gym_spark import flow
+    from gym_spark.interchange.gym.importing import GymFiles, import_gym_run
+
+    done = import_gym_run(flow.open_lake(lake, say=_say), GymFiles(rollouts, inputs), run_id)
+    masked = f", {done.masked} of them masked" if done.masked else ""
+    click.echo(f"{run_id}: {done.rollouts} of {done.inputs} planned rollouts{masked}.")
+    for path, length in done.torn.items():
+        _say(f"'{path}' ends in the middle of a line: its last {length} bytes were left out.")
+    return 0
 
 
 @evaluation.command()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TextIO
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -45,6 +48,25 @@ def write_lines(lines: DataFrame, target: Path) -> int:
         ConfigError: the file cannot be written there.
     """
     written = 0
+    with _whole(target) as file:
+        for row in lines.toLocalIterator(prefetchPartitions=True):
+            file.write(row["line"] + "\n")
+            written += 1
+    return written
+
+
+def write_text(target: Path, text: str) -> None:
+    """Write a small file that appears whole or not at all.
+
+    Raises:
+        ConfigError: the file cannot be written there.
+    """
+    with _whole(target) as file:
+        file.write(text + "\n")
+
+
+@contextlib.contextmanager
+def _whole(target: Path) -> Iterator[TextIO]:
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         hidden = target.parent / f".{target.name}.{uuid.uuid4().hex[:8]}"
@@ -53,11 +75,8 @@ def write_lines(lines: DataFrame, target: Path) -> int:
         raise ConfigError(f"'{target}' cannot be written ({error}); choose another --output.") from error
     try:
         with file:
-            for row in lines.toLocalIterator(prefetchPartitions=True):
-                file.write(row["line"] + "\n")
-                written += 1
+            yield file
         hidden.replace(target)
     except BaseException:
         hidden.unlink(missing_ok=True)
         raise
-    return written

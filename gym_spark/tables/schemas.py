@@ -24,6 +24,9 @@ USAGE: Final = pa.struct(
 )
 
 
+MEASURES: Final = pa.map_(pa.string(), pa.float64())
+
+
 @dataclass(frozen=True, slots=True)
 class Table:
     """One table: its name in the lake, its columns, its partition columns, and how many last columns are large.
@@ -137,6 +140,7 @@ ROLLOUTS: Final = Table(
             _column("latency_ms", pa.float64(), "time of its answered requests, queue and back-off apart"),
             _column("queue_ms", pa.float64(), "time spent in our own queue"),
             _column("replica", pa.string(), "address that answered"),
+            _column("measures", MEASURES, "further numbers of the rollout, such as usage without a column"),
             _column("environment_reward", pa.float64(), "reward taken inside the environment, if any"),
             _column("skills_ref", pa.string(), "skills directory and content hash"),
             _column("error", pa.string(), "message of the failure; null when completed"),
@@ -150,6 +154,24 @@ ROLLOUTS: Final = Table(
     large=4,
 )
 
+INPUTS: Final = Table(
+    "inputs",
+    pa.schema(
+        [
+            _key("run_id", "name of the imported run; the plan of others is their tasks times repeats"),
+            _key("task_id", "task"),
+            _key("task_index", "number of the task, or its place among textual ids", pa.int64()),
+            _key("rollout_index", "repeat", pa.int32()),
+            _column("agent", pa.string(), "agent that the row names"),
+            _column("run_key", pa.string(), "environment server, else agent: rows of one key are one run"),
+            _column("label", pa.string(), "name of the run key among all of the run's"),
+            _key("input", "JSON: the row without its numbers"),
+        ]
+    ),
+    partition_by=("run_id",),
+    large=1,
+)
+
 VERIFICATIONS: Final = Table(
     "verifications",
     pa.schema(
@@ -161,9 +183,9 @@ VERIFICATIONS: Final = Table(
             _key("attempt", "execution of the rollout that was judged", pa.int32()),
             _key("verifier", "name of the verifier"),
             _key("verifier_digest", "digest of its name, parameters and library versions"),
-            _key("state", "scored, judge_failed, verify_timeout, verifier_error or not_scored"),
+            _key("state", "scored, judge_failed, verify_timeout, verifier_error, masked or not_scored"),
             _column("reward", pa.float64(), "the verdict; null unless scored"),
-            _column("scores", pa.map_(pa.string(), pa.float64()), "further named numbers"),
+            _column("scores", MEASURES, "further named numbers; `reward`: as imported, where it was no plain number"),
             _key("verified_at", "when", TIMESTAMP),
             _column("extracted_answer", pa.string(), "what the verifier took for the answer"),
             _column("detail", pa.string(), "JSON: evidence; the reason where not scored"),
@@ -215,4 +237,5 @@ METRICS: Final = Table(
     partition_by=("run_id", "verification_id"),
 )
 
-ALL: Final = {table.name: table for table in (BENCHMARKS, TASKS, RUNS, ROLLOUTS, VERIFICATIONS, TASK_PROFILES, METRICS)}
+_ALL: Final = (BENCHMARKS, TASKS, RUNS, INPUTS, ROLLOUTS, VERIFICATIONS, TASK_PROFILES, METRICS)
+ALL: Final = {table.name: table for table in _ALL}

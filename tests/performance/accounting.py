@@ -18,16 +18,16 @@ _SAMPLE_S: Final = 0.25
 _MARKS: Final = {"workers": "pyspark.daemon", "jvm": "org.apache.spark"}
 
 
-def cpu_s(*, without: int) -> dict[str, float]:
+def cpu_s(*, without: int | None = None) -> dict[str, float]:
     """Return the CPU seconds of this process and all below it, ended ones included, by kind.
 
     Args:
-        without: A process below this one (the stub) that is left out with all below it.
+        without: A process below this one (the stub) that is left out with all below it, if there is one.
 
     Returns:
         `workers` (Spark's Python workers and their daemon), `jvm`, and `driver` for everything else.
     """
-    left_out = {without, *descendants(without)}
+    left_out = set() if without is None else {without, *descendants(without)}
     spent = dict.fromkeys([*_MARKS, "driver"], 0.0)
     for pid in [os.getpid(), *descendants(os.getpid())]:
         if pid not in left_out:

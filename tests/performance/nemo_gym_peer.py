@@ -139,9 +139,8 @@ def main() -> None:
     options.add_argument("--peer", type=Path, required=True, help="virtual environment that has nemo-gym")
     options.add_argument("--tasks", type=int, default=2000)
     options.add_argument("--concurrency", type=int, default=64)
-    options.add_argument(
-        "--best-concurrency", type=int, default=512, help="a second run of ours, with so many in flight"
-    )
+    options.add_argument("--our-concurrency", type=int, default=512, help="more runs of ours, with so many in flight")
+    options.add_argument("--our-tasks", type=int, default=20_000, help="a last run of ours, of so many tasks")
     options.add_argument("--rounds", type=int, default=2)
     options.add_argument("--faults", action="store_true", help="20 %% 429, 5 %% 500 and 2 %% cut connections")
     given = options.parse_args()

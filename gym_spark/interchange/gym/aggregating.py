@@ -1,0 +1,239 @@
+"""`eval aggregate`: the result files of several shards become one result, as NeMo Gym's aggregate file.
+
+Every rollout counts once, by its key, whatever the order of the files.
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from gym_spark.config import JsonObject
+from gym_spark.errors import ConfigError
+from gym_spark.interchange.gym.checks import check_unique
+from gym_spark.interchange.gym.imputation import Imputation, count_as_zero
+from gym_spark.interchange.gym.jsonl import read_lines
+from gym_spark.interchange.gym.labels import label_runs
+from gym_spark.interchange.gym.profiling import coverage_of, group_members, profile_rows, repeats_of
+from gym_spark.interchange.gym.rows import STAMP, GymRow, key_order, origin, result_row
+from gym_spark.interchange.gym.stored import TaskIds, measures_of, scores_of
+from gym_spark.interchange.gym_layout import AGGREGATE_SAMPLE, key_metrics, statistic_keys
+from gym_spark.interchange.row_files import write_text
+from gym_spark.results.agent_numbers import LabelNumbers, label_numbers, perf_numbers
+from gym_spark.results.partition_pass import OUTCOME_SCHEMA
+from gym_spark.results.repeats import across_repeats
+
+#: Files beside results that a pattern may find as well.
+_SIDE_FILES: Final = ("_failures", "_materialized_inputs")
+
+
+@dataclass(frozen=True, slots=True)
+class Shards:
+    """What is aggregated.
+
+    Attributes:
+        files: Files of result rows; failures and inputs are looked for beside each.
+        failure_classes: Rollouts that failed so count with reward 0.
+        missing_as_zero: Planned rollouts without result or failure count with reward 0.
+    """
+
+    files: Sequence[Path]
+    failure_classes: Collection[str] = ()
+    missing_as_zero: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """The rows of all shards.
+
+    Attributes:
+        rows: By server and key.
+        servers: Server of each row.
+        labels: Name of each server's run.
+        imputed: What was added.
+        skipped: Rows that name neither agent nor server.
+    """
+
+    rows: list[GymRow]
+    raw: list[JsonObject]
+    servers: list[str]
+    labels: dict[str, str]
+    imputed: Imputation
+    skipped: int
+
+    def notes(self) -> list[str]:
+        """Say what the result rests on, a line each: what counts, what was added, and what was left out."""
+        added, expected = self.imputed, self.imputed.expected
+        lines = [f"{len(self.rows)} of {expected} rollouts that are known of count."]
+        if added.failed_as_zero:
+            lines.append(f"{added.failed_as_zero} of them failed and count with reward 0.")
+        if added.missing_as_zero:
+            lines.append(f"{added.missing_as_zero} of them left no row and count with reward 0.")
+        if added.dropped:
+            classes = ", ".join(f"{count} {name}" for name, count in sorted(added.dropped.items()))
+            lines.append(f"Left out are rollouts that failed: {classes}.")
+        if self.skipped:
+            lines.append(f"Left out are {self.skipped} rows that name neither agent nor environment server.")
+        return lines
+
+
+def shard_files(patterns: str) -> list[Path]:
+    """Return the result files that comma-separated patterns name, each once.
+
+    Raises:
+        ConfigError: a pattern names none.
+    """
+    found: dict[Path, None] = {}
+    for pattern in filter(None, map(str.strip, patterns.split(","))):
+        matches = [Path(match) for match in sorted(glob.glob(pattern, recursive=True))]
+        results = [path for path in matches if not path.stem.endswith(_SIDE_FILES)]
+        if not results:
+            raise ConfigError(f"No file matches '{pattern}'; check the pattern.")
+        found |= dict.fromkeys(results)
+    if not found:
+        raise ConfigError("Name the result files with --rollouts FILE[,PATTERN...].")
+    return list(found)
+
+
+def collect_rows(shards: Shards) -> Collected:
+    """Read all shards, and add what counts although it has no result.
+
+    Raises:
+        ConfigError: a file is missing, a line malformed, or a rollout there twice.
+    """
+    files = sorted(set(shards.files))
+    everything = list(_rows(files))
+    results = [row for row in everything if server_of(row) is not None]
+    imputed = count_as_zero(
+        results,
+        _rows(_beside(files, "failures")),
+        _rows(_beside(files, "materialized_inputs")),
+        server_of=server_of,
+        failure_classes=shards.failure_classes,
+        missing=shards.missing_as_zero,
+    )
+    read = [(result_row(row, "a result row", absent_index=0), row) for row in imputed.rows]
+    servers = {id(row): server_of(row) or "" for _, row in read}
+    for server in sorted(set(servers.values())):
+        check_unique([one.key for one, row in read if servers[id(row)] == server], "result row")
+    read.sort(key=lambda item: (key_order(item[0].key), servers[id(item[1])]))
+    return Collected(
+        rows=[one for one, _ in read],
+        raw=[row for _, row in read],
+        servers=[servers[id(row)] for _, row in read],
+        labels=label_runs((servers[id(row)], one.agent) for one, row in read),
+        imputed=imputed,
+        skipped=len(everything) - len(results),
+    )
+
+
+def server_of(row: JsonObject) -> str | None:
+    """Return the environment server that a row names; of one that names an agent only, the agent's own."""
+    agent, stamp = origin(row, "a row")
+    return stamp if stamp is not None or agent is None else f"{agent}_environment_server"
+
+
+def _rows(files: Sequence[Path]) -> Iterator[JsonObject]:
+    for path in files:
+        for _, row in read_lines(path, blank="skip"):
+            yield row
+
+
+def _beside(files: Sequence[Path], what: str) -> list[Path]:
+    named = (path.with_name(f"{path.stem}_{what}.jsonl") for path in files)
+    return [path for path in named if path.exists()]
+
+
+def outcome_table(collected: Collected) -> pa.Table:
+    """Return the rows in the form of `OUTCOME_SCHEMA`, labelled by server."""
+    ids = TaskIds.of(row.key[0] for row in collected.rows)
+    return pa.Table.from_pylist(
+        [
+            ids.row(row.key)
+            | {
+                "label": server,
+                "standing": "masked" if row.masked else "measured",
+                "reward": float(row.reward) if isinstance(row.reward, int | float) else None,
+                "scores": list(scores_of(raw, row).items()),
+                "measures": list(measures_of(raw).items()),
+                "answer": None,
+            }
+            for row, raw, server in zip(collected.rows, collected.raw, collected.servers, strict=True)
+        ],
+        schema=OUTCOME_SCHEMA,
+    )
+
+
+def write_aggregate(spark: SparkSession, shards: Shards, output: Path, *, merge: bool) -> Collected:
+    """Write X_aggregate_metrics.json, and the merged result rows as X.jsonl.
+
+    Args:
+        spark: The session.
+        shards: What is aggregated.
+        output: X.jsonl.
+        merge: Also write it.
+
+    Raises:
+        ConfigError: see :func:`collect_rows`; a file cannot be written.
+    """
+    collected = collect_rows(shards)
+    outcomes = spark.createDataFrame(outcome_table(collected))
+    entries = ",\n".join(aggregate_entries(outcomes, collected))
+    if merge:
+        added = collected.imputed.failed_as_zero + collected.imputed.missing_as_zero
+        real = {id(row) for row in collected.imputed.rows[: len(collected.rows) - added]}
+        merged = (orjson.dumps(row).decode() for row in collected.raw if id(row) in real)
+        write_text(output, "\n".join(merged))
+    write_text(output.with_name(f"{output.stem}_aggregate_metrics.json"), f"[{entries}]")
+    return collected
+
+
+def aggregate_entries(outcomes: DataFrame, collected: Collected) -> Iterator[str]:
+    """Yield the JSON of each server's entry, by label.
+
+    Args:
+        outcomes: :func:`outcome_table` as a frame.
+        collected: The rows.
+    """
+    with profile_rows(outcomes, len(collected.rows), fan_out=True, text_ids=True) as passes:
+        numbers = label_numbers(passes)
+        perf = perf_numbers(passes, numbers)
+        for server in sorted(numbers, key=lambda server: collected.labels[server or ""]):
+            if server is not None:
+                groups = _groups(passes.where(F.col("label") == server))
+                yield _entry(collected.labels[server], server, numbers[server], groups, perf.get(server))
+
+
+def _entry(label: str, server: str, own: LabelNumbers, groups: str, perf: Mapping[str, float] | None) -> str:
+    repeats = repeats_of(None, own)
+    coverage = coverage_of(own)
+    metrics: JsonObject = dict(coverage)
+    if own.sums.rows:
+        metrics = statistic_keys(own.statistics) | across_repeats(repeats) | coverage
+        metrics["num_repeats"] = len(own.sums.all_repeats)
+    head: dict[str, Any] = {
+        "agent_ref": {"name": label},
+        STAMP: server,
+        "agent_metrics": metrics,
+        "key_metrics": key_metrics(metrics),
+        "repeat_level_metrics": repeats,
+    }
+    if perf is not None:
+        head["perf_summary"] = dict(perf)
+    return json.dumps(head, allow_nan=False)[:-1] + ', "group_level_metrics": [' + groups + "]}"
+
+
+def _groups(passes: DataFrame) -> str:
+    sample = F.lit(json.dumps(AGGREGATE_SAMPLE))
+    groups = passes.where("kind = 'group'").withColumn("sample", sample).withColumn("expected", F.col("rollouts"))
+    lines = groups.orderBy("task_index").select(group_members(label=False).alias("line"))
+    return ",\n".join(row["line"] for row in lines.toLocalIterator())

@@ -1,0 +1,205 @@
+"""`eval import --format gym`: a NeMo Gym run's files become a run of the lake."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import orjson
+import pyarrow as pa
+
+from gym_spark.config import JsonObject, PartSpec, RunSpec
+from gym_spark.errors import ConfigError
+from gym_spark.interchange.gym.checks import check_keys
+from gym_spark.interchange.gym.jsonl import read_lines, torn_bytes
+from gym_spark.interchange.gym.labels import is_fan_out, label_with_masked
+from gym_spark.interchange.gym.rows import GymRow, Key, input_row, key_order, origin, result_row, row_key
+from gym_spark.interchange.gym.stored import (
+    IMPORTED,
+    VERIFIER,
+    TaskIds,
+    input_row_of,
+    rollout_row,
+    task_rows,
+    verdict_row,
+)
+from gym_spark.tables.lake import Lake
+from gym_spark.tables.runs import RunRecord, find_run, record_run, versions
+from gym_spark.tables.schemas import INPUTS, METRICS, ROLLOUTS, RUNS, TASK_PROFILES, TASKS, VERIFICATIONS, Table
+
+#: Rows that are turned into Arrow at once.
+_ROWS: Final = 500
+#: Bytes of one append: a few of them make files of a good size, and fit into any driver.
+_APPEND_BYTES: Final = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class GymFiles:
+    """The files of one run.
+
+    Attributes:
+        rollouts: Result rows, in one or more files.
+        inputs: Input rows; None: those beside the first file, else what the results tell of theirs.
+    """
+
+    rollouts: Sequence[Path]
+    inputs: Path | None = None
+
+    def input_file(self) -> Path | None:
+        """Return the file of input rows, if there is one."""
+        first = self.rollouts[0]
+        beside = first.with_name(f"{first.stem}_materialized_inputs.jsonl")
+        return self.inputs or (beside if beside.exists() else None)
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """What an import did."""
+
+    rollouts: int
+    inputs: int
+    masked: int
+    #: Bytes of torn last lines that were left out, by file.
+    torn: dict[str, int]
+
+
+def import_gym_run(lake: Lake, files: GymFiles, run_id: str) -> Imported:
+    """Store a NeMo Gym run: `rollouts`, a first verification named ``imported``, its inputs as plan, and its tasks.
+
+    Everything is read and checked before anything is written.
+
+    Args:
+        lake: The lake.
+        files: The run's files.
+        run_id: Name of the run.
+
+    Raises:
+        ConfigError: the run exists; a file is missing, a line malformed or a row of an odd shape (named by file and
+            line); keys are there twice, or results have no input row.
+    """
+    if find_run(lake, run_id) is not None:
+        raise ConfigError(f"The run '{run_id}' exists; take another --run-id.")
+    results = list(_results(files.rollouts))
+    inputs = list(_inputs(files, results))
+    check_keys([key for key, _ in inputs], [row.key for row in results], allow_partial=True)
+    inputs.sort(key=lambda item: key_order(item[0]))
+    record = _record(run_id, files, results, inputs, versions({"spark": lake.spark.version}))
+    _store(lake, record, files, results, inputs)
+    torn = {str(path): length for path in files.rollouts if (length := torn_bytes(path))}
+    return Imported(len(results), len(inputs), sum(row.masked for row in results), torn)
+
+
+def _results(paths: Sequence[Path]) -> Iterator[GymRow]:
+    for path in paths:
+        for where, row in read_lines(path, blank="refuse", torn="skip"):
+            yield result_row(row, where)
+
+
+def _inputs(files: GymFiles, results: Sequence[GymRow]) -> Iterator[tuple[Key, JsonObject]]:
+    path = files.input_file()
+    if path is not None:
+        for where, row in read_lines(path, blank="refuse"):
+            origin(row, where)
+            yield row_key(row, where), row
+    else:
+        for path in files.rollouts:
+            for where, row in read_lines(path, blank="refuse", torn="skip"):
+                yield row_key(row, where), input_row(row)
+
+
+def _run_of(row: JsonObject) -> tuple[str | None, str | None]:
+    agent, stamp = origin(row, "the input row")
+    return agent if stamp is None else stamp, agent
+
+
+def _record(
+    run_id: str,
+    files: GymFiles,
+    results: Sequence[GymRow],
+    inputs: Sequence[tuple[Key, JsonObject]],
+    made_with: Mapping[str, str],
+) -> RunRecord:
+    masked = {row.key for row in results if row.masked}
+    measured = [(key, row) for key, row in inputs if key not in masked]
+    labels = label_with_masked((_run_of(row) for _, row in measured), (_run_of(row) for _, row in inputs))
+    fan_out = is_fan_out((key[0], labels.get(_run_of(row)[0] or "")) for key, row in measured)
+    version = hashlib.sha256()
+    for _, row in inputs:
+        version.update(orjson.dumps(row, option=orjson.OPT_SORT_KEYS))
+    spec = RunSpec(
+        benchmark=f"{IMPORTED}/{run_id}",
+        dataset_version=version.hexdigest()[:16],
+        run_id=run_id,
+        harness=PartSpec(name=VERIFIER),
+        verifier=PartSpec(name=VERIFIER),
+        num_repeats=max(1, len({key[1] for key, _ in inputs})),
+        imported={"files": [path.name for path in files.rollouts], "fan_out": fan_out, "labels": labels},
+    )
+    return RunRecord(
+        spec=spec,
+        status="finished" if len(results) == len(inputs) else "incomplete",
+        verification_id=IMPORTED,
+        planned_tasks=len({key[0] for key, _ in inputs}),
+        planned_rollouts=len(inputs),
+        versions=made_with,
+    )
+
+
+def _store(
+    lake: Lake,
+    record: RunRecord,
+    files: GymFiles,
+    results: Sequence[GymRow],
+    inputs: Sequence[tuple[Key, JsonObject]],
+) -> None:
+    spec, at = record.spec, datetime.now(UTC)
+    run_id, labels = spec.run_id, (spec.imported or {})["labels"]
+    ids = TaskIds.of(key[0] for key, _ in inputs)
+    planned = [(ids.row(key), row) for key, row in inputs]
+
+    def lines() -> Iterator[tuple[JsonObject, GymRow]]:
+        rows = (row for path in files.rollouts for _, row in read_lines(path, blank="refuse", torn="skip"))
+        yield from zip(rows, results, strict=True)
+
+    def input_rows() -> Iterator[JsonObject]:
+        for columns, row in planned:
+            run_key, agent = _run_of(row)
+            yield input_row_of(run_id, columns, row, (agent, run_key, labels.get(run_key or "")))
+
+    lake.ensure(RUNS, INPUTS, ROLLOUTS, VERIFICATIONS, TASK_PROFILES, METRICS, TASKS)
+    version = spec.dataset_version or ""
+    _write(lake, TASKS, task_rows(spec.benchmark, version, planned), benchmark=spec.benchmark, version=version)
+    _write(lake, INPUTS, input_rows(), run_id=run_id)
+    _write(lake, ROLLOUTS, (rollout_row(run_id, ids.row(read.key), row, at) for row, read in lines()), run_id=run_id)
+    verdicts = (verdict_row(run_id, ids.row(read.key), row, read, at) for row, read in lines())
+    _write(lake, VERIFICATIONS, verdicts, run_id=run_id)
+    # Last: a run that the lake knows is there as a whole, and an import that was killed is simply done again.
+    record_run(lake, record)
+
+
+def _write(lake: Lake, table: Table, rows: Iterable[JsonObject], **equals: str) -> None:
+    """Make rows the table's only ones with these values, in commits of bounded size."""
+    first = True
+    for chunk in _chunks(table, rows):
+        frame = lake.spark.createDataFrame(chunk)
+        if first:
+            lake.replace(table, frame, **equals)
+        else:
+            lake.append(table, frame)
+        first = False
+
+
+def _chunks(table: Table, rows: Iterable[JsonObject]) -> Iterator[pa.Table]:
+    batches: list[pa.RecordBatch] = []
+    waiting = iter(rows)
+    while batch := list(itertools.islice(waiting, _ROWS)):
+        batches.append(pa.RecordBatch.from_pylist(batch, schema=table.schema))
+        if sum(made.nbytes for made in batches) >= _APPEND_BYTES:
+            yield pa.Table.from_batches(batches)
+            batches.clear()
+    yield pa.Table.from_batches(batches, schema=table.schema)

@@ -1,0 +1,200 @@
+"""`eval profile --output`: a run's numbers as NeMo Gym's files, beside the rollouts file that they are named after."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from pyspark import StorageLevel
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from gym_spark.config import JsonObject
+from gym_spark.errors import ConfigError
+from gym_spark.interchange.gym_layout import agent_entries, repeat_entry, statistic_keys
+from gym_spark.interchange.row_files import write_lines, write_text
+from gym_spark.results.agent_numbers import LabelNumbers, label_numbers, passed
+from gym_spark.results.repeats import across_repeats
+
+#: Rollouts that one partition of the pass holds in memory.
+ROWS_PER_PARTITION: Final = 125_000
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileFiles:
+    """Where the files of `X.jsonl` are."""
+
+    rollouts: Path
+
+    def beside(self, what: str) -> Path:
+        """Return the path of one of them."""
+        return self.rollouts.with_name(f"{self.rollouts.stem}_{what}")
+
+    @property
+    def groups(self) -> Path:
+        """One line per task."""
+        return self.beside("reward_profiling.jsonl")
+
+    @property
+    def agents(self) -> Path:
+        """One entry per agent."""
+        return self.beside("agent_metrics.json")
+
+    @property
+    def repeats(self) -> Path:
+        """One entry per agent and repeat."""
+        return self.beside("repeat_level_metrics.json")
+
+
+@contextmanager
+def profile_rows(outcomes: DataFrame, count: int, *, fan_out: bool, text_ids: bool) -> Iterator[DataFrame]:
+    """Give the rows of a pass over tasks (`PASS_SCHEMA`), kept until the end.
+
+    Args:
+        outcomes: Rows of `OUTCOME_SCHEMA`.
+        count: About how many they are.
+        fan_out: Groups are per task and label.
+        text_ids: Some task is known by a text.
+    """
+    partitions = max(2, -(-count // ROWS_PER_PARTITION))
+    kept = passed(outcomes, fan_out=fan_out, text_ids=text_ids, partitions=partitions)
+    kept = kept.persist(StorageLevel.MEMORY_AND_DISK)
+    try:
+        yield kept
+    finally:
+        kept.unpersist()
+
+
+def agent_metrics(numbers: Mapping[str | None, LabelNumbers]) -> list[JsonObject]:
+    """Return the entry of each label."""
+    named = {label: own for label, own in numbers.items() if label is not None}
+    return agent_entries(
+        {label: statistic_keys(own.statistics) for label, own in named.items() if own.sums.rows},
+        {label: across_repeats(repeats_of(label, own)) for label, own in named.items()},
+        {label: coverage_of(own) for label, own in named.items()},
+    )
+
+
+def repeat_metrics(numbers: Mapping[str | None, LabelNumbers]) -> list[JsonObject]:
+    """Return the entry of each label and repeat, of labels that have several."""
+    return [
+        entry
+        for label in sorted(label for label in numbers if label is not None)
+        for entry in repeats_of(label, numbers[label])
+    ]
+
+
+def repeats_of(label: str | None, own: LabelNumbers) -> list[JsonObject]:
+    """Return the entries of a label's repeats, if it has several.
+
+    Args:
+        label: The label; None in an aggregate.
+        own: Its numbers.
+    """
+    counts = own.sums.tasks_by_repeat
+    if len(counts) < 2:
+        return []
+    return [
+        repeat_entry(repeat, samples, own.sums.tasks, own.by_repeat.get(repeat, {}), label=label)
+        for repeat, samples in counts.items()
+    ]
+
+
+def coverage_of(own: LabelNumbers) -> dict[str, int]:
+    """Return what masking leaves of a label, and nothing if nothing is masked."""
+    sums = own.sums
+    if not sums.masked:
+        return {}
+    return {
+        "coverage/measured_rollouts": sums.rows,
+        "coverage/masked_rollouts": sums.masked,
+        "coverage/measured_tasks": sums.tasks,
+        "coverage/fully_masked_tasks": sums.masked_tasks,
+    }
+
+
+def group_lines(passes: DataFrame, samples: DataFrame) -> DataFrame:
+    """Return one JSON line per group, in the order of tasks and labels.
+
+    Args:
+        passes: Rows of `PASS_SCHEMA`.
+        samples: `sample` (JSON), an input row; of each `task_id`, or of each `task_id` and `rollout_index`.
+    """
+    groups = passes.where("kind = 'group'").withColumn("rollout_index", F.col("first"))
+    rows = groups.join(samples, on=[name for name in samples.columns if name != "sample"], how="left")
+    return rows.orderBy("task_index", "label").select(group_members(label=True).alias("line"))
+
+
+def group_members(*, label: bool) -> Column:
+    """Return the JSON of a group, of a row of `PASS_SCHEMA` with its `sample`.
+
+    Args:
+        label: It names its label, if it has one.
+    """
+    agent = _member("agent_ref", F.to_json(F.struct(F.col("label").alias("name"))))
+    percent = F.lit(100.0) * F.col("rollouts") / F.col("expected")
+    members = F.concat_ws(
+        ",",
+        _member("_ng_task_index", F.col("task")),
+        F.when(F.col("statistics") != "", F.col("statistics")),
+        F.when(F.lit(label) & F.col("label").isNotNull(), agent),
+        _member("sample", F.coalesce("sample", F.lit("{}"))),
+        _member("num_rollouts", F.col("rollouts")),
+        _member("expected_num_rollouts", F.col("expected")),
+        _member("missing_num_rollouts", F.col("expected") - F.col("rollouts")),
+        _member("reward_profile_completion_pct", percent),
+        F.concat(F.lit('"rollout_infos":['), "infos", F.lit("]")),
+    )
+    return F.concat(F.lit("{"), members, F.lit("}"))
+
+
+def _member(name: str, value: Column) -> Column:
+    return F.concat(F.lit(f'"{name}":'), value.cast("string"))
+
+
+def imported_samples(inputs: DataFrame) -> DataFrame:
+    """Return the input row of each planned rollout of an imported run: `task_id`, `rollout_index`, `sample`."""
+    return inputs.select("task_id", "rollout_index", F.col("input").alias("sample"))
+
+
+def task_samples(tasks: DataFrame, agent: str) -> DataFrame:
+    """Return what each task's input row is in NeMo Gym's terms: `task_id`, `sample`."""
+    inner = F.expr("substring(verifier_inputs, 2, length(verifier_inputs) - 2)")
+    members = F.concat_ws(
+        ",",
+        _member("responses_create_params", F.col("responses_create_params")),
+        _member("agent_ref", F.lit(json.dumps({"name": agent}))),
+        F.when(F.trim(inner) != "", inner),
+    )
+    return tasks.select("task_id", F.concat(F.lit("{"), members, F.lit("}")).alias("sample"))
+
+
+def write_profile(
+    files: ProfileFiles, passes: DataFrame, samples: DataFrame, *, planned: int, allow_partial: bool
+) -> None:
+    """Write the three files, each whole or not at all.
+
+    Args:
+        files: Where to.
+        passes: Rows of `PASS_SCHEMA`, kept.
+        samples: As for :func:`group_lines`.
+        planned: Planned rollouts.
+        allow_partial: Also where some of them have no result.
+
+    Raises:
+        ConfigError: rollouts are missing, or a file cannot be written.
+    """
+    numbers = label_numbers(passes)
+    done = sum(own.sums.rows + own.sums.masked for own in numbers.values())
+    if done < planned and not allow_partial:
+        raise ConfigError(
+            f"{planned - done} of {planned} planned rollouts have no result; complete the run with --resume, or write "
+            "the profile of what there is with --allow-partial-rollouts."
+        )
+    write_lines(group_lines(passes, samples), files.groups)
+    write_text(files.agents, json.dumps(agent_metrics(numbers), indent=2, allow_nan=False))
+    write_text(files.repeats, json.dumps(repeat_metrics(numbers), indent=2, allow_nan=False))

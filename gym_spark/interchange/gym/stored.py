@@ -1,0 +1,201 @@
+"""NeMo Gym's rows in the form of the lake's tables. Pure: rows enter, rows leave."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+import orjson
+
+from gym_spark.config import JsonObject
+from gym_spark.endpoint.failures import EndpointFailure
+from gym_spark.endpoint.replies import reply_from
+from gym_spark.endpoint.usage import Usage, usage_row
+from gym_spark.errors import ConfigError
+from gym_spark.interchange.gym.rows import REPEAT, TASK, GymRow, Index, Key, index_order
+
+#: Name of the verification that an import makes, and of its verifier: whoever gave the rewards.
+IMPORTED: Final = "imported"
+VERIFIER: Final = "nemo_gym"
+#: Measures that tell what a row's `ng_perf` object holds, and that it has one.
+PERF: Final = "ng_perf"
+#: Repeat numbers that the tables can hold.
+_REPEATS: Final = range(2**31)
+_NO_SCORES: Final = ("reward", "mask_sample")
+
+
+@dataclass(frozen=True, slots=True)
+class TaskIds:
+    """How the tasks of an imported run are named in the lake.
+
+    Attributes:
+        index: `task_index` of each task: its number, or the place of a textual id after all others.
+    """
+
+    index: Mapping[Index, int]
+
+    @classmethod
+    def of(cls, tasks: Iterable[Index]) -> TaskIds:
+        """Name the tasks of a run."""
+        ordered = sorted(set(tasks), key=index_order)
+        numbers = [task for task in ordered if isinstance(task, int)]
+        first = max(numbers, default=-1) + 1
+        texts = [task for task in ordered if isinstance(task, str)]
+        return cls({**{n: n for n in numbers}, **{text: first + place for place, text in enumerate(texts)}})
+
+    def row(self, key: Key) -> JsonObject:
+        """Return the columns `task_id`, `task_index` and `rollout_index` of a key.
+
+        Raises:
+            ConfigError: the repeat is no number from 0.
+        """
+        task, repeat = key
+        if not isinstance(repeat, int) or repeat not in _REPEATS:
+            raise ConfigError(f"The repeat {repeat!r} of task {task!r} is no number from 0 to {_REPEATS[-1]}.")
+        return {"task_id": task_id(task), "task_index": self.index[task], "rollout_index": repeat}
+
+
+def task_id(task: Index) -> str:
+    """Return the id of a task as a text; a textual one that reads like a number is quoted, for both may be there."""
+    if isinstance(task, int):
+        return str(task)
+    return f'"{task}"' if task.lstrip("-").isdigit() or task.startswith('"') else task
+
+
+def rollout_row(run_id: str, ids: JsonObject, row: JsonObject, at: datetime) -> JsonObject:
+    """Return the row of `rollouts` for a result row.
+
+    Args:
+        run_id: The run.
+        ids: Of `TaskIds.row`.
+        row: The result row.
+        at: The time of the import: when the rollout was made is not known.
+    """
+    response = row.get("response") or {}
+    stored = _answered(response)
+    return (
+        {"run_id": run_id, "shard": 0, **ids, "attempt": 1, "state": "completed"}
+        # What we sent ourselves: nothing.
+        | {"model_calls": 0, "requests": 0, "turns": 0, "started_at": at, "completed_at": at}
+        | stored
+        | {"measures": list(measures_of(row).items())}
+        | {"response": _json(response) if response else None}
+        | {"trajectory": _json(row["ng_trajectory"]) if row.get("ng_trajectory") is not None else None}
+    )
+
+
+def _answered(response: JsonObject) -> JsonObject:
+    """Return text, state and usage of an answer; of one in a shape that we do not know, nothing."""
+    try:
+        answer = reply_from(response, "responses")
+    except EndpointFailure:
+        return {"usage": usage_row(Usage())}
+    return {
+        "output_text": answer.output_text,
+        "answer_state": answer.answer_state,
+        "usage": usage_row(answer.usage),
+    }
+
+
+def measures_of(row: JsonObject) -> dict[str, float]:
+    """Return the numbers of a result row's usage, and of what was observed of it (`ng_perf`)."""
+    usage = (row.get("response") or {}).get("usage") or {}
+    measures = {name: float(value) for name, value in usage.items() if _counts(name, value)}
+    if isinstance(perf := row.get(PERF), dict):
+        measures[PERF] = 1.0
+        measures |= {f"{PERF}.{name}": float(value) for name, value in perf.items() if isinstance(value, int | float)}
+    return measures
+
+
+def verdict_row(run_id: str, ids: JsonObject, row: JsonObject, read: GymRow, at: datetime) -> JsonObject:
+    """Return the row of `verifications` for a result row.
+
+    Args:
+        run_id: The run.
+        ids: Of `TaskIds.row`.
+        row: The result row.
+        read: What the metrics need of it (`rows.result_row`).
+        at: The time of the import.
+    """
+    reward = float(read.reward) if isinstance(read.reward, int | float) else None
+    state = "masked" if read.masked else "scored" if reward is not None else "not_scored"
+    answer = row.get("extracted_answer")
+    rest = {name: value for name, value in row.items() if name not in ("response", "ng_trajectory", TASK, REPEAT)}
+    del ids["task_index"]
+    return {
+        "run_id": run_id,
+        "verification_id": IMPORTED,
+        **ids,
+        "attempt": 1,
+        "verifier": VERIFIER,
+        "verifier_digest": IMPORTED,
+        "state": state,
+        "reward": None if read.masked else reward,
+        "scores": list(scores_of(row, read).items()),
+        "verified_at": at,
+        "extracted_answer": answer if answer is None or isinstance(answer, str) else _json(answer),
+        "detail": _json(rest),
+    }
+
+
+def scores_of(row: JsonObject, read: GymRow) -> dict[str, float | None]:
+    """Return the numbers of a result row itself; under `reward` the reward as it stood, where that was no number."""
+    scores: dict[str, float | None] = {
+        name: float(value) for name, value in row.items() if _counts(name, value) and name not in _NO_SCORES
+    }
+    if read.has_reward and (isinstance(read.reward, bool) or not isinstance(read.reward, int | float)):
+        scores["reward"] = float(read.reward) if isinstance(read.reward, bool) else None
+    return scores
+
+
+def input_row_of(
+    run_id: str, ids: JsonObject, row: JsonObject, run: tuple[str | None, str | None, str | None]
+) -> JsonObject:
+    """Return the row of `inputs` for an input row.
+
+    Args:
+        run_id: The run.
+        ids: Of `TaskIds.row`.
+        row: The input row.
+        run: Its agent, run key and label.
+    """
+    agent, run_key, label = run
+    plain = {name: value for name, value in row.items() if name not in (TASK, REPEAT)}
+    return {"run_id": run_id, **ids, "agent": agent, "run_key": run_key, "label": label, "input": _json(plain)}
+
+
+def _counts(name: str, value: Any) -> bool:
+    return isinstance(value, int | float) and not name.startswith("_")
+
+
+def _json(value: Any) -> str:
+    return orjson.dumps(value).decode()
+
+
+def task_rows(benchmark: str, version: str, inputs: Sequence[tuple[JsonObject, JsonObject]]) -> list[JsonObject]:
+    """Return the rows of `tasks`: one per task, made from its first input row.
+
+    Args:
+        benchmark: Name that stands for the run's tasks.
+        version: Digest of the inputs.
+        inputs: (columns of `TaskIds.row`, input row) in key order.
+    """
+    firsts: dict[str, JsonObject] = {}
+    for ids, row in inputs:
+        if ids["task_id"] not in firsts:
+            kept = {name: value for name, value in row.items() if not name.startswith("_ng_") and name != "agent_ref"}
+            request = kept.pop("responses_create_params", None) or {}
+            firsts[ids["task_id"]] = {
+                "benchmark": benchmark,
+                "version": version,
+                "task_id": ids["task_id"],
+                "task_index": ids["task_index"],
+                "shard": 0,
+                "fingerprint": "",
+                "responses_create_params": _json(request),
+                "verifier_inputs": _json(kept),
+                "metadata": "{}",
+            }
+    return list(firsts.values())

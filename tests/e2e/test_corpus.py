@@ -1,0 +1,128 @@
+"""Every profile of the conformance corpus, through `eval import` and `eval profile`, beside what NeMo Gym computed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from pyspark.sql import SparkSession
+
+from gym_spark.errors import ConfigError
+from gym_spark.flow import write_profile_files
+from gym_spark.interchange.gym.aggregating import Shards, write_aggregate
+from gym_spark.interchange.gym.importing import GymFiles, import_gym_run
+from gym_spark.interchange.gym.profiling import ProfileFiles
+from gym_spark.tables.lake import Lake
+from gym_spark.tables.runs import find_run, get_run
+from tests.corpus import Case, cases, differences
+
+Profile = Callable[[Case, bool], dict[str, Any]]
+
+#: Where the peer's rule is a defect (SEMANTICS.md, [D]): what it is, and what we do.
+DEFECTS: Final = {
+    ("syn_ulp_reward", "profile"): "its histogram cannot be binned, and it stops; we compute the statistics",
+    ("syn_bigint", "profile"): "its histogram cannot be binned, and it stops; we compute the statistics",
+    ("syn_mixed_ids", "profile"): "it stops at ids of both kinds; we order numbers before texts",
+    (
+        "syn_stamps_a",
+        "profile_partial",
+    ): "it counts the masked by agent, of which two servers share one; we by label",
+    ("syn_bigint", "profile_nohist"): "its mean of three equal means is one unit off at 4.6e17, so its spread is not 0",
+}
+
+
+def steps(prefix: str) -> list[Any]:
+    return [
+        pytest.param(case, step, id=f"{case.name}-{step}")
+        for case in cases(prefix)
+        for step in case.steps()
+        if step.startswith(prefix)
+    ]
+
+
+@pytest.fixture(scope="module")
+def profiled(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Profile:
+    """Import a case and write its profile; once, where a second step asks for the same."""
+    folder = tmp_path_factory.mktemp("corpus")
+    lake = Lake(spark, str(folder / "lake"))
+    done: dict[str, dict[str, Any]] = {}
+
+    def profile(case: Case, allow_partial: bool) -> dict[str, Any]:
+        if case.name not in done:
+            done[case.name] = computed(case, allow_partial)
+        return done[case.name]
+
+    def computed(case: Case, allow_partial: bool) -> dict[str, Any]:
+        if find_run(lake, case.name) is None:
+            import_gym_run(lake, GymFiles([case.folder / "rollouts.jsonl"]), case.name)
+        files = ProfileFiles(folder / f"{case.name}.jsonl")
+        write_profile_files(lake, get_run(lake, case.name), files, allow_partial=allow_partial)
+        return {
+            "reward_profiling": [strict(line) for line in files.groups.read_text().splitlines()],
+            "agent_metrics": strict(files.agents.read_text()),
+            "repeat_level_metrics": strict(files.repeats.read_text()),
+        }
+
+    return profile
+
+
+def strict(text: str) -> Any:
+    return json.loads(text, parse_constant=pytest.fail)
+
+
+@pytest.mark.parametrize(("case", "step"), steps("profile"))
+def test_a_profile_equals_the_peers(case: Case, step: str, profiled: Profile) -> None:
+    expected = case.expected(step)
+    allow_partial = step == "profile_partial"
+    if not expected["ok"] and (case.name, step) not in DEFECTS:
+        with pytest.raises(ConfigError):
+            profiled(case, allow_partial)
+        return
+    ours = profiled(case, allow_partial)
+    if (case.name, step) not in DEFECTS:
+        assert differences(ours, {name: expected[name] for name in ours}) == []
+    elif step == "profile_partial":
+        assert differences(ours["reward_profiling"], expected["reward_profiling"]) == []
+        covered = [entry for entry in ours["agent_metrics"] if "coverage/masked_rollouts" in entry]
+        assert {entry["agent_ref"]["name"] for entry in covered} == {"agent_c", "srv_two", "srv_five"}
+    elif step == "profile_nohist":
+        found = differences(ours, {name: expected[name] for name in ours})
+        assert [text.split(":")[0].rpartition("/")[2] for text in found] == ["big", "big"]
+    else:
+        assert ours["reward_profiling"]
+
+
+#: Where the peer stops at its histogram, or at ids of both kinds.
+STOPS: Final = {"syn_ulp_reward", "syn_bigint", "syn_mixed_ids"}
+
+
+@pytest.mark.parametrize(("case", "step"), [one for one in steps("aggregate") if one.values[1] != "aggregate_custom"])
+def test_an_aggregate_equals_the_peers(case: Case, step: str, spark: SparkSession, tmp_path: Path) -> None:
+    expected = case.expected(step)
+    options = case.steps()[step] | expected.get("options", {})
+    shards = Shards(
+        [case.folder / name for name in options.get("shards", ["rollouts.jsonl"])],
+        options.get("count_failure_classes_as_zero", ()),
+        options.get("count_missing_rollouts_as_zero", False),
+    )
+    if not expected["ok"] and case.name not in STOPS:
+        with pytest.raises(ConfigError):
+            write_aggregate(spark, shards, tmp_path / "X.jsonl", merge=False)
+        assert list(tmp_path.iterdir()) == []
+        return
+    write_aggregate(spark, shards, tmp_path / "X.jsonl", merge=True)
+    ours = strict((tmp_path / "X_aggregate_metrics.json").read_text())
+    if not expected["ok"]:
+        assert ours[0]["agent_metrics"]["num_repeats"] > 0
+    elif step == "aggregate_nohist" and case.name == "syn_bigint":
+        found = differences(ours, expected["aggregate_metrics"])
+        assert [text.split(":")[0].rpartition("/")[2] for text in found] == ["big", "big"]
+    else:
+        assert differences(ours, expected["aggregate_metrics"]) == []
+    if "merged_order" in expected:
+        merged = [strict(line) for line in (tmp_path / "X.jsonl").read_text().splitlines()]
+        keys = [[row.get("_ng_task_index", 0), row.get("_ng_rollout_index", 0)] for row in merged]
+        assert keys == [entry[:2] for entry in expected["merged_order"]]
