@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from gym_spark.cli.render import ProgressLine
-    from gym_spark.flow import export_rows, open_lake, samples
+    from gym_spark.flow import open_lake
     from gym_spark.flow import prepare as prepare_benchmark
-    from gym_spark.flow import profile as profile_run
     from gym_spark.flow import run as run_evaluation
     from gym_spark.flow import verify as verify_run
     from gym_spark.prepare.catalog import find_benchmark, list_benchmarks
+    from gym_spark.reporting import export_rows, samples
+    from gym_spark.reporting import profile as profile_run
     from gym_spark.resolve import resolve_run
     from gym_spark.tables.runs import get_run
 
@@ -46,16 +47,16 @@ __all__ = [
 #: by that package as soon as anything imports it: hence the names with an object.
 _HOMES: Final = {
     "ProgressLine": "gym_spark.cli.render:ProgressLine",
-    "export_rows": "gym_spark.flow:export_rows",
+    "export_rows": "gym_spark.reporting:export_rows",
     "find_benchmark": "gym_spark.prepare.catalog:find_benchmark",
     "get_run": "gym_spark.tables.runs:get_run",
     "list_benchmarks": "gym_spark.prepare.catalog:list_benchmarks",
     "open_lake": "gym_spark.flow:open_lake",
     "prepare_benchmark": "gym_spark.flow:prepare",
-    "profile_run": "gym_spark.flow:profile",
+    "profile_run": "gym_spark.reporting:profile",
     "resolve_run": "gym_spark.resolve:resolve_run",
     "run_evaluation": "gym_spark.flow:run",
-    "samples": "gym_spark.flow:samples",
+    "samples": "gym_spark.reporting:samples",
     "verify_run": "gym_spark.flow:verify",
 }
 

@@ -6,7 +6,6 @@ Each takes a specification or a run id and the lake, and leaves its result there
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -16,29 +15,19 @@ from pyspark.sql import functions as F
 
 from gym_spark.config import EndpointSpec, RunSpec
 from gym_spark.connection import Connect, Say, connected
-from gym_spark.interchange.gym.profiling import (
-    ProfileFiles,
-    imported_samples,
-    profile_rows,
-    task_samples,
-    write_profile,
-)
-from gym_spark.interchange.row_files import exported_rows, write_lines
 from gym_spark.ledger import plan_run, recorded
+from gym_spark.planning import planned, tasks_of
 from gym_spark.prepare.catalog import Benchmark
 from gym_spark.prepare.prompts import PromptSpec
 from gym_spark.prepare.publish import BenchmarkVersion, find_version, publish, version_of
 from gym_spark.prepare.sources import resolve_source
 from gym_spark.prepare.tasks import PreparedTasks, build_tasks
-from gym_spark.results.agent_numbers import outcome_rows
-from gym_spark.results.outcomes import outcomes
-from gym_spark.results.reward_profile import task_profiles
-from gym_spark.results.run_profile import RunProfile, profile_numbers
-from gym_spark.results.samples import Sample, sample_of, sampled
+from gym_spark.reporting import profile
+from gym_spark.results.run_profile import RunProfile
 from gym_spark.rollout.adoption import adopt_leftovers, claimed, in_share, is_at_work
 from gym_spark.rollout.collect import run_collect_job, worker_count
 from gym_spark.rollout.place import staging_of
-from gym_spark.rollout.plan import chosen_tasks, first_attempts, pending_rollouts, planned_rollouts
+from gym_spark.rollout.plan import first_attempts, pending_rollouts
 from gym_spark.rollout.progress import Progress
 from gym_spark.rollout.share import WHOLE, Share
 from gym_spark.rollout.spending import estimate_of, in_words, shared_out, spent_before
@@ -48,7 +37,7 @@ from gym_spark.rollout.worker import CollectJob
 from gym_spark.session import get_session
 from gym_spark.tables.lake import Lake
 from gym_spark.tables.runs import RunRecord, find_run
-from gym_spark.tables.schemas import INPUTS, METRICS, ROLLOUTS, TASK_PROFILES, TASKS, VERIFICATIONS
+from gym_spark.tables.schemas import ROLLOUTS, VERIFICATIONS
 from gym_spark.verify.stage import unverified, verdicts
 
 #: Wall-clock limit of one verdict in a child process.
@@ -104,27 +93,6 @@ def prepare(benchmark: Benchmark, lake: str | Lake, *, sources: Sequence[Path] =
     """Build a benchmark's tasks and store them as one version; the lake is opened only when they are built."""
     drafted = draft(benchmark, sources=sources)
     return publish(open_lake(lake), drafted)
-
-
-def tasks_of(lake: Lake, record: RunRecord) -> DataFrame:
-    """Return the rows of `tasks` that the run is about: all of its dataset version."""
-    return lake.read(TASKS, benchmark=record.spec.benchmark, version=str(record.spec.dataset_version))
-
-
-def planned(lake: Lake, record: RunRecord, *more: str) -> DataFrame:
-    """Return the plan, one row per planned rollout: `task_id`, `task_index`, `shard`, `rollout_index`.
-
-    And `more` columns of `tasks`, or of `inputs` where the run was imported.
-    """
-    if record.spec.imported is not None:
-        rows = lake.read(INPUTS, run_id=record.spec.run_id).withColumn("shard", F.lit(0))
-        return rows.select("task_id", "task_index", "shard", "rollout_index", *more)
-    tasks = tasks_of(lake, record).select("task_id", "task_index", "shard", *more)
-    if record.spec.limit is not None:
-        # Spark sorts what is picked from in one place, so it is ids only.
-        ids = chosen_tasks(tasks.select("task_id"), count=record.planned_tasks, seed=record.spec.limit_seed)
-        tasks = tasks.join(ids, on="task_id", how="left_semi")
-    return planned_rollouts(tasks, num_repeats=record.spec.num_repeats)
 
 
 def collect(
@@ -240,58 +208,6 @@ def tidy(lake: Lake, record: RunRecord) -> None:
         lake.compact(VERIFICATIONS, run_id=run_id)
 
 
-def profile(lake: Lake, record: RunRecord) -> RunProfile:
-    """Compute the run's numbers from what is stored, and store them in `task_profiles` and `metrics`."""
-    run_id, verification_id = record.spec.run_id, record.verification_id
-    here = {"run_id": run_id, "verification_id": verification_id}
-    frame = outcomes(planned(lake, record), lake.read(ROLLOUTS, run_id=run_id), lake.read(VERIFICATIONS, **here))
-    lake.replace(TASK_PROFILES, _stamped(task_profiles(frame), here), **here)
-    covered, numbers = profile_numbers(frame, lake.read(TASK_PROFILES, **here), max_k=record.spec.num_repeats)
-    lake.replace(METRICS, lake.frame(METRICS, [asdict(number) | here for number in numbers]), **here)
-    return RunProfile(
-        run_id=run_id,
-        benchmark=record.spec.benchmark,
-        dataset_version=record.spec.dataset_version or "",
-        model=record.spec.endpoint.model,
-        verification_id=verification_id,
-        num_repeats=record.spec.num_repeats,
-        status=record.status,
-        stopped=None,
-        coverage=covered,
-        metrics=numbers,
-    )
-
-
-def write_profile_files(lake: Lake, record: RunRecord, files: ProfileFiles, *, allow_partial: bool = False) -> None:
-    """Write the run's numbers as NeMo Gym's files.
-
-    Args:
-        lake: The lake.
-        record: The run.
-        files: Where to.
-        allow_partial: Also of a run that misses rollouts.
-
-    Raises:
-        ConfigError: rollouts are missing, or a file cannot be written.
-    """
-    spec, here = record.spec, {"run_id": record.spec.run_id}
-    rollouts = lake.read(ROLLOUTS, **here)
-    judged = lake.read(VERIFICATIONS, verification_id=record.verification_id, **here)
-    options = spec.imported or {}
-    if spec.imported is not None:
-        plan, samples = planned(lake, record, "label"), imported_samples(lake.read(INPUTS, **here))
-    else:
-        plan = planned(lake, record).withColumn("label", F.lit(spec.harness.name))
-        samples = task_samples(tasks_of(lake, record), spec.harness.name)
-    with profile_rows(
-        outcome_rows(plan, rollouts, judged),
-        record.planned_rollouts,
-        fan_out=options.get("fan_out", False),
-        text_ids=spec.imported is not None,
-    ) as passes:
-        write_profile(files, passes, samples, planned=record.planned_rollouts, allow_partial=allow_partial)
-
-
 def mean_so_far(lake: Lake, record: RunRecord) -> float | None:
     """Verify what is stored, and return the mean reward of all that is verified; for the progress."""
     verify(lake, record)
@@ -352,27 +268,4 @@ def run(
                 say("Verifying what is new, and computing the numbers.")
                 verify(place, record)
             tidy(place, record)
-            return end(profile(place, record), done.stopped)
-
-
-def _stamped(frame: DataFrame, constants: Mapping[str, str]) -> DataFrame:
-    return frame.withColumns({name: F.lit(value) for name, value in constants.items()})
-
-
-def samples(lake: Lake, record: RunRecord, *, count: int) -> list[Sample]:
-    """Return a few stored rollouts of the run with their verdicts; the same ones every time."""
-    frame = sampled(
-        lake.read(ROLLOUTS, run_id=record.spec.run_id),
-        tasks_of(lake, record),
-        lake.read(VERIFICATIONS, run_id=record.spec.run_id, verification_id=record.verification_id),
-        count=count,
-    )
-    found = (sample_of(row.asDict()) for row in frame.collect())
-    return sorted(found, key=lambda sample: (sample.task_id, sample.rollout_index))
-
-
-def export_rows(lake: Lake, record: RunRecord, target: Path) -> int:
-    """Write the run's rollouts with their tasks and verdicts as JSON Lines; returns how many lines."""
-    here = {"run_id": record.spec.run_id}
-    judged = lake.read(VERIFICATIONS, verification_id=record.verification_id, **here)
-    return write_lines(exported_rows(lake.read(ROLLOUTS, **here), tasks_of(lake, record), judged), target)
+            return end(profile(place, record, benchmark), done.stopped)

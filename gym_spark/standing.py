@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from pyspark.sql import DataFrame
 
-from gym_spark.flow import planned
+from gym_spark.planning import planned
 from gym_spark.results.outcomes import outcomes
 from gym_spark.results.reward_profile import task_profiles
 from gym_spark.results.run_profile import Coverage, profile_numbers

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from gym_spark.cli import options
 from gym_spark.errors import ConfigError
-from gym_spark.prepare.catalog import find_benchmark, search_path
+from gym_spark.prepare.catalog import Benchmark, find_benchmark, search_path
 from gym_spark.prepare.prompts import read_prompt_config
 from gym_spark.resolve import Evaluation, resolve_run
 from gym_spark.rollout.share import Share, parse_share
@@ -130,6 +130,7 @@ def verify(run_id: str, lake: str) -> int:
 @evaluation.command()
 @options.run_id
 @options.lake
+@options.search_dir
 @options.as_json
 @options.strict
 @options.samples
@@ -139,6 +140,9 @@ def verify(run_id: str, lake: str) -> int:
     help="Also write NeMo Gym's files beside X.jsonl: X_reward_profiling.jsonl, X_agent_metrics.json and "
     "X_repeat_level_metrics.json.",
 )
+@click.option(
+    "--by", "fields", multiple=True, metavar="FIELD", help="Group scores by a field of the tasks; repeatable."
+)
 @click.option("--allow-partial-rollouts", is_flag=True, help="Write them also where rollouts are missing.")
 def profile(
     run_id: str,
@@ -146,25 +150,36 @@ def profile(
     as_json: bool,
     strict: bool,
     samples: int,
+    search_dirs: tuple[Path, ...],
+    fields: tuple[str, ...],
     output: Path | None,
     allow_partial_rollouts: bool,
 ) -> int:
     """Show a run's mean reward, pass@k and coverage."""
-    from gym_spark import flow
+    from gym_spark import flow, reporting
     from gym_spark.interchange.gym.profiling import ProfileFiles
     from gym_spark.tables.runs import get_run
 
     place = flow.open_lake(lake, say=_say)
     record = get_run(place, run_id)
+    benchmark = _known_benchmark(record.spec.benchmark, search_dirs)
     if output is not None:
-        flow.write_profile_files(place, record, ProfileFiles(output), allow_partial=allow_partial_rollouts)
-    return _show(flow.profile(place, record), lake, as_json=as_json, strict=strict, samples=samples)
+        files = ProfileFiles(output)
+        reporting.write_profile_files(place, record, files, benchmark, allow_partial=allow_partial_rollouts)
+    shown = reporting.profile(place, record, benchmark, by=fields)
+    return _show(shown, lake, as_json=as_json, strict=strict, samples=samples)
+
+
+def _known_benchmark(name: str, search_dirs: tuple[Path, ...]) -> Benchmark | None:
+    """Return the run's benchmark where its folder is here: only its own metrics need it."""
+    folders = search_path(search_dirs)
+    return find_benchmark(name, folders) if any((folder / name).is_dir() for folder in folders) else None
 
 
 @evaluation.command()
-@click.option(
-    "--rollouts", metavar="PATTERNS", required=True, help="Files of result rows: names or patterns, by commas."
-)
+@options.lake
+@click.option("--run-id", "run_ids", multiple=True, metavar="ID", help="Run of the lake; repeatable.")
+@click.option("--rollouts", metavar="PATTERNS", help="In place of runs: files of result rows, patterns, by commas.")
 @click.option(
     "--output",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -183,11 +198,28 @@ def profile(
 )
 @click.option("--no-merge", is_flag=True, help="Write the numbers only.")
 def aggregate(
-    rollouts: str, output: Path, failure_classes: str, count_missing_rollouts_as_zero: bool, no_merge: bool
+    lake: str,
+    run_ids: tuple[str, ...],
+    rollouts: str | None,
+    output: Path,
+    failure_classes: str,
+    count_missing_rollouts_as_zero: bool,
+    no_merge: bool,
 ) -> int:
-    """Make one result of the result files of several shards."""
+    """Make one result of several runs, or of the result files of several shards."""
+    if bool(run_ids) == (rollouts is not None):
+        raise ConfigError("Name what to aggregate with --run-id ID (repeatable) or with --rollouts FILES.")
+    from gym_spark import flow, reporting
     from gym_spark.interchange.gym.aggregating import Shards, shard_files, write_aggregate
     from gym_spark.session import get_session
+    from gym_spark.tables.runs import get_run
+
+    if rollouts is None:
+        place = flow.open_lake(lake, say=_say)
+        overlap = reporting.write_aggregate_of([(place, get_run(place, run_id)) for run_id in run_ids], output)
+        for line in overlap.notes():
+            click.echo(line)
+        return 0 if overlap.planned > overlap.gaps else 1
 
     classes = [name.strip() for name in failure_classes.split(",") if name.strip()]
     shards = Shards(shard_files(rollouts), classes, count_missing_rollouts_as_zero)
@@ -220,7 +252,9 @@ def import_run(run_id: str, lake: str, form: str, rollouts: tuple[Path, ...], in
 
     done = import_gym_run(flow.open_lake(lake, say=_say), GymFiles(rollouts, inputs), run_id)
     masked = f", {done.masked} of them masked" if done.masked else ""
-    click.echo(f"{run_id}: {done.rollouts} of {done.inputs} planned rollouts{masked}.")
+    click.echo(f"{run_id}: {done.rollouts} of {done.inputs} planned rollouts{masked}; {done.failures} failed attempts.")
+    if done.left:
+        click.echo(f"NeMo Gym would still make {done.left} of them.")
     for path, length in done.torn.items():
         _say(f"'{path}' ends in the middle of a line: its last {length} bytes were left out.")
     return 0
@@ -252,11 +286,11 @@ def export(run_id: str, lake: str, output: Path, force: bool) -> int:
     """Write a run's rollouts and verdicts as JSON Lines."""
     if output.exists() and not force:
         raise ConfigError(f"The file '{output}' exists; choose another --output, or replace it with --force.")
-    from gym_spark import flow
+    from gym_spark import flow, reporting
     from gym_spark.tables.runs import get_run
 
     place = flow.open_lake(lake, say=_say)
-    written = flow.export_rows(place, get_run(place, run_id), output)
+    written = reporting.export_rows(place, get_run(place, run_id), output)
     click.echo(f"{written} rows in {output}.")
     return 0
 
@@ -283,14 +317,14 @@ def _say(text: str) -> None:
 
 
 def _show(profile: RunProfile, lake: str, *, as_json: bool, strict: bool, samples: int) -> int:
-    from gym_spark import flow
+    from gym_spark import flow, reporting
     from gym_spark.cli.render import profile_table, sample_rollouts
     from gym_spark.tables.runs import get_run
 
     picked = []
     if samples:
         place = flow.open_lake(lake, say=_say)
-        picked = flow.samples(place, get_run(place, profile.run_id), count=samples)
+        picked = reporting.samples(place, get_run(place, profile.run_id), count=samples)
     if as_json:
         click.echo(profile.to_json(samples=picked))
     else:

@@ -33,6 +33,14 @@ def profile_table(profile: RunProfile, console: Console) -> None:
         scored = profile.metric(planned.name, "scored")
         cells = (planned.name, _number(planned.value), _interval(planned), _number(scored.value))
         table.add_row(*map(Text, cells))
+    own = {metric.name: metric for metric in profile.metrics if metric.denominator == "custom"}
+    if own:
+        table.add_section()
+    for name, metric in own.items():
+        table.add_row(Text(name), Text(""), Text(""), Text(_number(metric.value)))
+    if profile.key_metrics:
+        shown = (f"{name} {_number(profile.headline(name))}" for name in profile.key_metrics)
+        console.print(Text(", ".join(shown), style="bold"))
     console.print(table)
     for line in _remarks(profile):
         console.print(Text(line))

@@ -73,6 +73,8 @@ class BenchmarkSpec(Spec):
     verifier: PartSpec
     num_repeats: Annotated[int, Field(ge=1)] = 1
     sampling: SamplingSpec = Field(default_factory=SamplingSpec)
+    #: Names of metrics that are the benchmark's headline: of `metrics.py`, or such as mean_reward and pass@4.
+    key_metrics: tuple[str, ...] = ()
     #: Packages that `prepare.py` imports beyond gym-spark, as pip names them.
     requires: tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")], ...] = ()
 

@@ -20,7 +20,8 @@ from dataclasses import dataclass, field
 from importlib import metadata
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from gym_spark.config import JsonObject, digest
 from gym_spark.errors import ConfigError
@@ -110,20 +111,34 @@ def _is_utf8(text: str) -> bool:
 
 def _rows_function(benchmark: Benchmark) -> Callable[[Source], Iterable[Row]]:
     _check_packages(benchmark)
-    path = benchmark.folder / SCRIPT_FILE
+    return function_of(benchmark.folder / SCRIPT_FILE, "rows", "rows(source)", _NOTHING_STORED)
+
+
+def function_of(path: Path, name: str, form: str, consequence: str = "") -> Callable[..., Any]:
+    """Load a file of a benchmark's folder and return one of its functions.
+
+    Args:
+        path: The file.
+        name: The function.
+        form: How it is called, for the message.
+        consequence: Ends the message of a file that cannot be loaded.
+
+    Raises:
+        ConfigError: the file cannot be loaded, or defines no such function.
+    """
     # Dataclasses look their module up by name, so the script needs one in sys.modules, apart from other scripts.
-    module_name = f"gym_spark_prepare_{digest(str(path.resolve()))}"
+    module_name = f"gym_spark_{path.stem}_{digest(str(path.resolve()))}"
     loader = _Loader(module_name, str(path))
     spec = spec_from_loader(module_name, loader)
     assert spec is not None  # only a loader without is_package() gives None
     module = module_from_spec(spec)
     sys.modules[module_name] = module
-    with users_code(f"'{path}' cannot be loaded", _NOTHING_STORED):
+    with users_code(f"'{path}' cannot be loaded", consequence):
         loader.exec_module(module)
-    function = getattr(module, "rows", None)
+    function = getattr(module, name, None)
     if not callable(function):
-        raise ConfigError(f"'{path}' does not define rows(source); add it.")
-    return function  # type: ignore[no-any-return]  # what it yields is checked row by row
+        raise ConfigError(f"'{path}' does not define {form}; add it.")
+    return cast("Callable[..., Any]", function)
 
 
 def _check_packages(benchmark: Benchmark) -> None:

@@ -19,8 +19,8 @@ def outcomes(planned: DataFrame, rollouts: DataFrame, verifications: DataFrame) 
     Returns:
         One row per planned rollout: its key, `task_index`, `shard`, `state` (completed, failed, missing),
         `failure_kind`, `answer_state`, `verdict` (scored, ...; null without one), `reward` (null unless scored),
-        `reason` (why not), `input_tokens`, `output_tokens` (both summed over attempts), `started_at` (of the first
-        attempt).
+        `reason` (why not), `scores`, `extracted_answer`, `input_tokens`, `output_tokens` (both summed over attempts),
+        `started_at` (of the first attempt).
     """
     key = list(ROLLOUT_KEY)
     standing = F.max_by(
@@ -36,7 +36,8 @@ def outcomes(planned: DataFrame, rollouts: DataFrame, verifications: DataFrame) 
     stored = stored.select(*key, "standing.*", "input_tokens", "output_tokens", "started_at")
     # Two verify jobs at once may both have judged a rollout; the newest verdict stands, and it counts once.
     reason = F.get_json_object("detail", "$.reason").alias("reason")
-    newest = F.max_by(F.struct(F.col("state").alias("verdict"), "reward", reason), "verified_at")
+    verdict = F.struct(F.col("state").alias("verdict"), "reward", reason, "scores", "extracted_answer")
+    newest = F.max_by(verdict, "verified_at")
     judged = verifications.groupBy(*ATTEMPT_KEY).agg(newest.alias("newest")).select(*ATTEMPT_KEY, "newest.*")
     return (
         planned.select(*key, "task_index", "shard")

@@ -121,9 +121,11 @@ def pass_over(batches: Iterable[pa.RecordBatch], *, fan_out: bool, text_ids: boo
     Yields:
         Rows of `PASS_SCHEMA`: one per group with a measured rollout, one per label and column, one per label.
     """
-    table = pa.Table.from_batches(batches, schema=OUTCOME_SCHEMA)
-    if not table.num_rows:
+    arrived = [batch for batch in batches if batch.num_rows]
+    if not arrived:
         return
+    # Spark tells of nulls in columns as it derives them, not as the schema has them.
+    table = pa.Table.from_batches(arrived).cast(OUTCOME_SCHEMA)
     keys = [("task_index", "ascending"), ("label", "ascending"), ("rollout_index", "ascending")]
     table = table.sort_by(keys).combine_chunks()
     rows = _Rows.of(table)

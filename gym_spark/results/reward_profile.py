@@ -6,7 +6,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from gym_spark.results.outcomes import is_pass
-from gym_spark.results.pass_at_k import pass_curve
+from gym_spark.results.pass_at_k import all_pass_curve, pass_curve
 
 
 def task_profiles(outcomes: DataFrame) -> DataFrame:
@@ -46,7 +46,8 @@ def task_groups(profiles: DataFrame, *, max_k: int) -> DataFrame:
     Returns:
         One row per (`planned`, `n`, `passes`): `tasks`, `total_mean` and `total_variance` (population) of the tasks'
         summed rewards, `min` and `max` of single rewards, `curve_planned` and `curve_scored` (pass@1 ... pass@max_k
-        over planned and over scored rollouts, unscored ones counting as no pass in the former).
+        over planned and over scored rollouts, unscored ones counting as no pass in the former), `all_planned` and
+        `all_scored` (the same of pass^k).
     """
     total = F.col("strict_mean") * F.col("planned")
     groups = profiles.groupBy("planned", "n", "passes").agg(
@@ -60,5 +61,7 @@ def task_groups(profiles: DataFrame, *, max_k: int) -> DataFrame:
         {
             "curve_planned": pass_curve(F.col("planned"), F.col("passes"), max_k),
             "curve_scored": pass_curve(F.col("n"), F.col("passes"), max_k),
+            "all_planned": all_pass_curve(F.col("planned"), F.col("passes"), max_k),
+            "all_scored": all_pass_curve(F.col("n"), F.col("passes"), max_k),
         }
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, Final, Literal
@@ -17,7 +17,8 @@ from gym_spark.results.reward_profile import task_groups
 from gym_spark.results.samples import Sample
 from gym_spark.results.uncertainty import Estimate, Floats, interval_95, rollout_mean, task_mean
 
-Denominator = Literal["planned", "scored"]
+#: ``custom``: the benchmark's own metric says itself what it is over.
+Denominator = Literal["planned", "scored", "custom"]
 
 #: A spread this small beside the mean is rounding.
 SAME: Final = 1e-12
@@ -100,10 +101,16 @@ class RunProfile:
     stopped: str | None
     coverage: Coverage
     metrics: tuple[Metric, ...]
+    #: Names of the headline, as the benchmark gives them.
+    key_metrics: tuple[str, ...] = ()
 
     def metric(self, name: str, denominator: Denominator) -> Metric:
         """Return one metric by its name."""
         return next(item for item in self.metrics if (item.name, item.denominator) == (name, denominator))
+
+    def headline(self, name: str) -> float | None:
+        """Return the value of a key metric: the benchmark's own, else over the plan."""
+        return next((item.value for item in self.metrics if item.name == name and item.denominator != "scored"), None)
 
     def to_json(self, *, samples: Sequence[Sample] = ()) -> str:
         """Return the profile as strict JSON, with some rollouts if they are given."""
@@ -176,12 +183,38 @@ def _metrics(groups: Sequence[Row], max_k: int) -> tuple[Metric, ...]:
         found.append(
             metric("mean_reward", rewards, int(weights @ counts), missing="no rollout is scored", bounded=in_unit)
         )
-        for k in range(1, max_k + 1):
-            values = np.array([group[f"curve_{denominator}"][k - 1] for group in groups], dtype=float)
+        # pass^1 is pass@1.
+        curves = [("pass@", "curve", k) for k in range(1, max_k + 1)]
+        curves += [("pass^", "all", k) for k in range(2, max_k + 1)]
+        for name, curve, k in curves:
+            values = np.array([group[f"{curve}_{denominator}"][k - 1] for group in groups], dtype=float)
             rollouts = int(weights @ np.where(np.isnan(values), 0, counts))
             missing = f"no task has {k} scored rollouts" if groups else "no rollout is scored"
-            found.append(metric(f"pass@{k}", task_mean(values, weights), rollouts, missing=missing, bounded=True))
+            found.append(metric(f"{name}{k}", task_mean(values, weights), rollouts, missing=missing, bounded=True))
     return tuple(found)
+
+
+def custom_rows(values: Mapping[str, float | None], covered: Coverage) -> tuple[Metric, ...]:
+    """Return a benchmark's own numbers as metrics, in the order of their names.
+
+    Args:
+        values: By name.
+        covered: What they were computed from.
+    """
+    return tuple(
+        Metric(
+            name=name,
+            denominator="custom",
+            value=value,
+            se=None,
+            ci_low=None,
+            ci_high=None,
+            n_tasks=covered.planned_tasks,
+            n_rollouts=covered.planned,
+            reason=None if value is not None else f"the benchmark gives no value for {name}",
+        )
+        for name, value in sorted(values.items())
+    )
 
 
 def _column(groups: Sequence[Row], name: str) -> Floats:

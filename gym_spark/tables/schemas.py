@@ -224,7 +224,9 @@ METRICS: Final = Table(
             _key("run_id", "name of the run"),
             _key("verification_id", "verification the number is taken from"),
             _key("name", "name of the metric"),
-            _key("denominator", "planned (unscored counts as 0) or scored (finished only)"),
+            _key(
+                "denominator", "planned (unscored counts as 0), scored (finished only) or custom (the benchmark's own)"
+            ),
             _column("value", pa.float64(), "null where it is undefined"),
             _column("se", pa.float64(), "standard error, clustered by task"),
             _column("ci_low", pa.float64(), "lower end of the 95 % interval"),

@@ -11,10 +11,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from gym_spark.errors import ConfigError
-from gym_spark.flow import write_profile_files
 from gym_spark.interchange.gym.aggregating import Shards, write_aggregate
 from gym_spark.interchange.gym.importing import GymFiles, import_gym_run
 from gym_spark.interchange.gym.profiling import ProfileFiles
+from gym_spark.reporting import write_profile_files
 from gym_spark.tables.lake import Lake
 from gym_spark.tables.runs import find_run, get_run
 from tests.corpus import Case, cases, differences

@@ -22,9 +22,10 @@ from typing import Final
 from pyspark.sql import functions as F
 
 from gym_spark.config import EndpointSpec, PartSpec, RunSpec
-from gym_spark.flow import open_lake, profile, write_profile_files
+from gym_spark.flow import open_lake
 from gym_spark.interchange.gym.profiling import ProfileFiles
 from gym_spark.ledger import verification_id_of
+from gym_spark.reporting import profile, write_profile_files
 from gym_spark.tables.lake import Lake, spark_schema
 from gym_spark.tables.runs import RunRecord, record_run
 from gym_spark.tables.schemas import METRICS, ROLLOUTS, RUNS, TASK_PROFILES, TASKS, VERIFICATIONS, Table

@@ -12,11 +12,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from scipy.stats import t as student
 
+from gym_spark.errors import ConfigError
+from gym_spark.results.group_scores import group_scores
 from gym_spark.results.outcomes import outcomes
 from gym_spark.results.pass_at_k import pass_at_k
 from gym_spark.results.reward_profile import task_profiles
 from gym_spark.results.run_profile import Coverage, Metric, RunProfile, profile_numbers
-from tests.spark.frames import Row, failure, frame_of, rollout, rollouts, spread, verdict, verifications
+from tests.spark.frames import Row, failure, frame_of, rollout, rollouts, spread, task, tasks, verdict, verifications
 
 PLANNED = pa.schema(
     [("task_id", pa.string()), ("task_index", pa.int64()), ("shard", pa.int32()), ("rollout_index", pa.int32())]
@@ -69,7 +71,9 @@ def profiled(frame: DataFrame, max_k: int = 3) -> tuple[Coverage, dict[tuple[str
     """
     counts, found = profile_numbers(frame, task_profiles(frame), max_k=max_k)
     by_name: dict[tuple[str, str], Metric] = {(metric.name, metric.denominator): metric for metric in found}
-    assert len(by_name) == len(found) == 2 * (max_k + 1)
+    assert len(by_name) == len(found) == 2 * (1 + max_k + (max_k - 1)), (
+        "mean reward, pass@1 to pass@k, pass^2 to pass^k"
+    )
     return counts, by_name
 
 
@@ -213,6 +217,8 @@ def test_p35_pass_at_k_is_unbiased_per_task_and_undefined_beyond_the_samples(spa
     """n=5 with c=2 and c=0: pass@3 0.45; of n=2 null, with the reason; of one sample there is no pass@10."""
     five = numbers(judged(spark, {"a": (1.0, 0.0, 1.0, 0.0, 0.0), "b": (0.0,) * 5}))
     assert five["pass@3", "scored"].value == pytest.approx(0.45)
+    all_of = numbers(judged(spark, {"a": (1.0, 1.0, 1.0, 0.0, 1.0)}))
+    assert all_of["pass^3", "scored"].value == pytest.approx(0.4)
     two = numbers(judged(spark, {"a": (1.0, 1.0), "b": (0.0, 1.0)}))
     beyond = two["pass@3", "scored"]
     assert (beyond.value, beyond.se, beyond.ci_low, beyond.ci_high, beyond.n_tasks) == (None, None, None, None, 0)
@@ -235,6 +241,20 @@ def test_pass_at_k_equals_the_binomial_formula_on_a_grid(spark: SparkSession) ->
         n, c, k = row["n"], row["c"], row["k"]
         wanted = None if k > n else pytest.approx(1 - math.comb(n - c, k) / math.comb(n, k), abs=1e-12)
         assert row["value"] == wanted, (n, c, k)
+
+
+def test_p34_micro_and_macro_scores_each_have_their_own_error(spark: SparkSession) -> None:
+    """x: 9 of 10, y: 45 of 90. Micro 0.540 ± 0.0487, macro 0.700 ± 0.0566, each named so; and each group's own."""
+    solved = {f"x{at}": (float(at < 9),) for at in range(10)} | {f"y{at}": (float(at < 45),) for at in range(90)}
+    described = [task(name, metadata=json.dumps({"subject": name[0]})) for name in solved]
+    profiles = task_profiles(judged(spark, solved))
+    found = {metric.name: metric for metric in group_scores(profiles, tasks(spark, *described), "subject")}
+    micro, macro = found["mean_reward/micro:subject"], found["mean_reward/macro:subject"]
+    assert (micro.value, micro.se) == (pytest.approx(0.54), pytest.approx(0.0487, abs=5e-5))
+    assert (macro.value, macro.se) == (pytest.approx(0.7), pytest.approx(0.0566, abs=5e-5))
+    assert (found["mean_reward/subject=x"].value, found["mean_reward/subject=x"].n_tasks) == (pytest.approx(0.9), 10)
+    with pytest.raises(ConfigError, match="No task has the field 'topic'"):
+        group_scores(profiles, tasks(spark, *described), "topic")
 
 
 def test_p37_repeats_are_not_independent_questions(spark: SparkSession) -> None:

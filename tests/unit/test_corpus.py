@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from gym_spark.errors import ConfigError
-from gym_spark.interchange.gym.checks import check_rewards
 from gym_spark.interchange.gym.jsonl import read_lines, torn_bytes
 from gym_spark.interchange.gym.resume import plan_resume
 from gym_spark.interchange.gym.rows import GymRow, answer_text, key_order, result_row
+from gym_spark.interchange.gym.stored import measures_of, scores_of
 from gym_spark.results import pass_majority as curves
 from tests.corpus import Case, cases, differences
 
@@ -67,15 +67,15 @@ def by_agent(raw: list[Json], options: Json) -> Json:
 def curve(rows: list[GymRow], raw: list[Json], options: Json) -> Json:
     """One run's numbers, from the sums of three partitions of whole tasks."""
     fields = options.get("score_fields", {"accuracy": "reward"})
-    if fields == {"accuracy": "reward"}:
-        check_rewards(rows)
+    if fields == {"accuracy": "reward"} and not all(isinstance(row.reward, int | float) for row in rows):
+        raise ConfigError("a row has no number as reward")
     default = "extracted_answer" if any("extracted_answer" in row for row in raw) else None
     answer_key = options.get("answer_key", default)
     tasks, order = codes([row.key[0] for row in rows]), np.arange(len(rows))
+    numbers = [numbers_of(one, row) for one, row in zip(raw, rows, strict=True)]
     scores = {
         name: curves.Score(
-            np.array([float(row.columns.get(field, 0)) for row in rows]),
-            np.array([field in row.columns for row in rows], bool),
+            np.array([row.get(field, 0.0) for row in numbers]), np.array([field in row for row in numbers], bool)
         )
         for name, field in fields.items()
     }
@@ -102,6 +102,12 @@ def curve(rows: list[GymRow], raw: list[Json], options: Json) -> Json:
         sums = curves.subset_sums(tasks, order, scores, answers, subsets)
         found["subset"] = curves.finish_subsets({str(named[code]): partial for code, partial in sums.items()})
     return found
+
+
+def numbers_of(raw: Json, row: GymRow) -> dict[str, float]:
+    reward = {"reward": float(row.reward)} if isinstance(row.reward, int | float) else {}
+    scores = {name: value for name, value in scores_of(raw, row).items() if value is not None}
+    return scores | measures_of(raw) | reward
 
 
 def part_of(

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gym_spark.interchange import gym_layout as layout
-from gym_spark.interchange.gym.rows import result_row
 from gym_spark.results.describe import STATISTICS, describe, quantile, sort_groups
 
 VALUES = st.one_of(st.sampled_from([0.0, 1.0, -1.0, 0.1]), st.floats(-1e6, 1e6))
@@ -149,47 +148,3 @@ def test_undefined_numbers_have_no_key_and_extremes_of_integers_are_integers():
     statistics = {"mean": {"x": 1.5, "y": None}, "max": {"x": 2.0}, "std": {"x": float("nan")}}
     assert json.dumps(layout.statistic_keys(statistics)) == '{"mean/x": 1.5, "max/x": 2.0}'
     assert json.dumps(layout.statistic_keys(statistics, integers=True)) == '{"mean/x": 1.5, "max/x": 2}'
-
-
-def test_a_group_has_its_label_in_a_fan_out_only():
-    row = {"_ng_task_index": 7, "_ng_rollout_index": 2, "question": "?"}
-    sample = layout.task_sample(row)
-    infos = [layout.rollout_info(result_row(row, "f:1"))]
-    entry = layout.group_entry(7, {"mean/x": 1.0}, label="a", sample=sample, expected=3, infos=infos)
-    assert entry == {
-        "_ng_task_index": 7,
-        "mean/x": 1.0,
-        "agent_ref": {"name": "a"},
-        "sample": {"question": "?"},
-        "num_rollouts": 1,
-        "expected_num_rollouts": 3,
-        "missing_num_rollouts": 2,
-        "reward_profile_completion_pct": pytest.approx(100 / 3),
-        "rollout_infos": infos,
-    }
-    assert "agent_ref" not in layout.group_entry(7, {}, label=None, sample={}, expected=1, infos=infos)
-
-
-def test_coverage_is_told_only_where_something_is_masked():
-    assert layout.coverage_keys([(0, False), (1, False)]) == {}
-    assert layout.coverage_keys([(0, False), (0, True), (1, True), (2, False)]) == {
-        "coverage/measured_rollouts": 2,
-        "coverage/masked_rollouts": 2,
-        "coverage/measured_tasks": 2,
-        "coverage/fully_masked_tasks": 1,
-    }
-
-
-def test_completion_counts_tasks_per_run():
-    inputs = [((task, repeat), key) for task in (0, 1) for key, repeat in (("s", 0), ("s", 1), ("t", 2))]
-    found = layout.completion(inputs, {(0, 0), (0, 1), (1, 0)}, 1)
-    assert found == {
-        "completed_rollout_rows": 3,
-        "expected_rollout_rows": 6,
-        "pct_2dp": 50.0,
-        "total_input_rows": 4,
-        "complete_input_rows": 1,
-        "partial_input_rows": 1,
-        "missing_input_rows": 2,
-        "masked_rows": 1,
-    }

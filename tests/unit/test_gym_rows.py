@@ -5,13 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gym_spark.errors import ConfigError
-from gym_spark.interchange import gym_layout as layout
-from gym_spark.interchange.gym.checks import check_keys, check_rewards, check_unique
+from gym_spark.interchange.gym.checks import check_keys, check_unique
 from gym_spark.interchange.gym.imputation import count_as_zero
 from gym_spark.interchange.gym.jsonl import parse_line, read_lines, torn_bytes
 from gym_spark.interchange.gym.labels import is_fan_out, label_runs, label_with_masked
 from gym_spark.interchange.gym.resume import plan_resume
 from gym_spark.interchange.gym.rows import answer_text, input_row, key_order, result_row, row_key
+from gym_spark.interchange.gym.stored import measures_of
 from tests.corpus import differences
 
 
@@ -95,41 +95,11 @@ def test_a_missing_file_is_named(tmp_path):
 # rows
 
 
-def test_columns_are_numbers_and_booleans_of_the_row_and_its_usage():
-    usage = {"input_tokens": 3, "output_tokens": None, "reward": 9, "nested": {"x": 1}, "_x": 1}
-    found = read(
-        reward=0.5,
-        ok=True,
-        input_tokens=7,
-        output_tokens=8,
-        text="1",
-        none=None,
-        _private=5,
-        mask_sample=0,
-        response={"usage": usage, "output_tokens": 4},
-    )
-    # The usage wins, with what is no number too, but not over the reward.
-    assert found.columns == {"reward": 0.5, "ok": True, "input_tokens": 3}
-    assert found.columns["ok"] is True
-    assert found.hidden == {"input_tokens": 7, "output_tokens": 8}
-    assert layout.rollout_info(found) == {
-        "rollout_id": "0:0",
-        "_ng_task_index": 0,
-        "_ng_rollout_index": 0,
-        "reward": 0.5,
-        "ok": 1,
-        "input_tokens": 7,
-        "output_tokens": 8,
-    }
-    assert type(layout.rollout_info(found)["ok"]) is int
-
-
 @pytest.mark.parametrize("reward", [True, None, 1, "x"])
 def test_the_reward_stands_as_it_is(reward):
     found = read(reward=reward)
     assert found.reward is reward
-    assert layout.rollout_info(found)["reward"] is reward
-    assert "reward" not in layout.rollout_info(read())
+    assert (found.has_reward, read().has_reward) == (True, False)
 
 
 @pytest.mark.parametrize("value", [True, 1, "false", [0], False, 0, "", None, []])
@@ -163,7 +133,7 @@ def test_odd_shapes_are_refused_by_name(fields, message):
 
 
 def test_missing_usage_and_response_are_fine():
-    assert read(response=None).columns == read(response={"usage": None}).columns == {}
+    assert measures_of(row(response=None)) == measures_of(row(response={"usage": None})) == {}
 
 
 def test_an_absent_id_is_refused_or_stands_for_a_number():
@@ -262,15 +232,6 @@ def test_ten_keys_are_named_in_order():
         check_unique([(task, 0) for task in range(20, 0, -1)] * 2, "result row")
     shown = ", ".join(f"({task}, 0)" for task in range(1, 11))
     assert str(caught.value) == f"More than one result row for 20 keys: {shown}, ...; keep one of each."
-
-
-def test_rows_without_a_number_as_reward_are_refused_not_counted_as_failures():
-    check_rewards([read(reward=True), read(reward=0)])
-    with pytest.raises(ConfigError, match=r"2 result rows without a number as reward: \(1, 0\), \(2, 0\);"):
-        check_rewards([read(reward=1), read(task=1), read(task=2, reward=None)])
-
-
-# imputation
 
 
 def server_of(one):

@@ -69,18 +69,6 @@ def test_agents_are_in_order_and_wholly_masked_ones_last():
     ]
 
 
-def test_custom_metrics_of_tasks_stand_over_the_groups_own():
-    groups = [{"_ng_task_index": 0, "mean/x": 1.0}, {"_ng_task_index": "t"}]
-    merged = layout.merge_task_metrics(groups, {0: {"mean/x": 2.0, "best": 1}})
-    assert merged == [{"_ng_task_index": 0, "mean/x": 2.0, "best": 1}, {"_ng_task_index": "t"}]
-
-
 def test_the_headline_is_every_mean_and_the_coverage():
     metrics = {"mean/x": 1, "max/x": 2, "coverage/masked_rollouts": 3, "mean_across_repeats/mean/x": 4}
     assert layout.key_metrics(metrics) == {"mean/x": 1, "coverage/masked_rollouts": 3}
-
-
-def test_an_aggregate_without_observations_has_no_perf_summary():
-    parts = {"agent_metrics": {}, "headline": {}, "groups": [], "repeats": []}
-    assert "perf_summary" not in layout.aggregate_entry("a", "s", **parts, perf=None)
-    assert layout.aggregate_entry("a", "s", **parts, perf={"x": 1})["perf_summary"] == {"x": 1}

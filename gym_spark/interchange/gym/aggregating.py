@@ -187,30 +187,39 @@ def write_aggregate(spark: SparkSession, shards: Shards, output: Path, *, merge:
     """
     collected = collect_rows(shards)
     outcomes = spark.createDataFrame(outcome_table(collected))
-    entries = ",\n".join(aggregate_entries(outcomes, collected))
     if merge:
         added = collected.imputed.failed_as_zero + collected.imputed.missing_as_zero
         real = {id(row) for row in collected.imputed.rows[: len(collected.rows) - added]}
         merged = (orjson.dumps(row).decode() for row in collected.raw if id(row) in real)
         write_text(output, "\n".join(merged))
-    write_text(output.with_name(f"{output.stem}_aggregate_metrics.json"), f"[{entries}]")
+    write_entries(outcomes, len(collected.rows), collected.labels, output)
     return collected
 
 
-def aggregate_entries(outcomes: DataFrame, collected: Collected) -> Iterator[str]:
-    """Yield the JSON of each server's entry, by label.
+def write_entries(outcomes: DataFrame, count: int, labels: Mapping[str, str], output: Path) -> None:
+    """Write X_aggregate_metrics.json.
 
     Args:
-        outcomes: :func:`outcome_table` as a frame.
-        collected: The rows.
+        outcomes: Rows of `OUTCOME_SCHEMA`, labelled by server.
+        count: About how many they are.
+        labels: Name of each server's run.
+        output: X.jsonl.
+
+    Raises:
+        ConfigError: the file cannot be written.
     """
-    with profile_rows(outcomes, len(collected.rows), fan_out=True, text_ids=True) as passes:
+    entries = ",\n".join(aggregate_entries(outcomes, count, labels))
+    write_text(output.with_name(f"{output.stem}_aggregate_metrics.json"), f"[{entries}]")
+
+
+def aggregate_entries(outcomes: DataFrame, count: int, labels: Mapping[str, str]) -> Iterator[str]:
+    """Yield the JSON of each server's entry, by label; arguments as for :func:`write_entries`."""
+    with profile_rows(outcomes, count, fan_out=True, text_ids=True) as passes:
         numbers = label_numbers(passes)
         perf = perf_numbers(passes, numbers)
-        for server in sorted(numbers, key=lambda server: collected.labels[server or ""]):
-            if server is not None:
-                groups = _groups(passes.where(F.col("label") == server))
-                yield _entry(collected.labels[server], server, numbers[server], groups, perf.get(server))
+        for server in sorted(filter(None, numbers), key=lambda server: labels[server]):
+            groups = _groups(passes.where(F.col("label") == server))
+            yield _entry(labels[server], server, numbers[server], groups, perf.get(server))
 
 
 def _entry(label: str, server: str, own: LabelNumbers, groups: str, perf: Mapping[str, float] | None) -> str:
@@ -235,5 +244,5 @@ def _entry(label: str, server: str, own: LabelNumbers, groups: str, perf: Mappin
 def _groups(passes: DataFrame) -> str:
     sample = F.lit(json.dumps(AGGREGATE_SAMPLE))
     groups = passes.where("kind = 'group'").withColumn("sample", sample).withColumn("expected", F.col("rollouts"))
-    lines = groups.orderBy("task_index").select(group_members(label=False).alias("line"))
+    lines = groups.orderBy("task_index").select(group_members(F.lit(None).cast("string"), label=False).alias("line"))
     return ",\n".join(row["line"] for row in lines.toLocalIterator())

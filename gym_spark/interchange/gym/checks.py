@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from typing import Final
 
 from gym_spark.errors import ConfigError
-from gym_spark.interchange.gym.rows import GymRow, Key, key_order
+from gym_spark.interchange.gym.rows import Key, key_order
 
 #: Keys that a message names.
 _NAMED: Final = 10
@@ -52,19 +52,6 @@ def check_unique(keys: Collection[Key], what: str) -> None:
         return
     repeated = [key for key, count in Counter(keys).items() if count > 1]
     raise ConfigError(f"More than one {what} for {_count(repeated, 'key')}: {_named(repeated)}; keep one of each.")
-
-
-def check_rewards(rows: Iterable[GymRow]) -> None:
-    """Refuse rows that cannot be scored, which pass@k must not take for failures.
-
-    Raises:
-        ConfigError: a reward is absent or no number; names the keys.
-    """
-    unfit = [row.key for row in rows if not isinstance(row.reward, int | float)]
-    if unfit:
-        raise ConfigError(
-            f"{_count(unfit, 'result row')} without a number as reward: {_named(unfit)}; verify them first."
-        )
 
 
 def _count(keys: Collection[Key], what: str) -> str:

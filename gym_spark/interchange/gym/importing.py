@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,11 +19,23 @@ from gym_spark.errors import ConfigError
 from gym_spark.interchange.gym.checks import check_keys
 from gym_spark.interchange.gym.jsonl import read_lines, torn_bytes
 from gym_spark.interchange.gym.labels import is_fan_out, label_with_masked
-from gym_spark.interchange.gym.rows import GymRow, Key, input_row, key_order, origin, result_row, row_key
+from gym_spark.interchange.gym.resume import plan_resume
+from gym_spark.interchange.gym.rows import (
+    REPEAT,
+    TASK,
+    GymRow,
+    Key,
+    input_row,
+    key_order,
+    origin,
+    result_row,
+    row_key,
+)
 from gym_spark.interchange.gym.stored import (
     IMPORTED,
     VERIFIER,
     TaskIds,
+    failure_row,
     input_row_of,
     rollout_row,
     task_rows,
@@ -50,6 +63,11 @@ class GymFiles:
     rollouts: Sequence[Path]
     inputs: Path | None = None
 
+    def failures(self) -> list[JsonObject]:
+        """Return the rows of the failure sidecars beside the files, in order."""
+        beside = (path.with_name(f"{path.stem}_failures.jsonl") for path in self.rollouts)
+        return [row for path in beside if path.exists() for _, row in read_lines(path, blank="skip", torn="skip")]
+
     def input_file(self) -> Path | None:
         """Return the file of input rows, if there is one."""
         first = self.rollouts[0]
@@ -64,6 +82,9 @@ class Imported:
     rollouts: int
     inputs: int
     masked: int
+    #: Failed attempts, and planned rollouts that NeMo Gym itself would still make.
+    failures: int
+    left: int
     #: Bytes of torn last lines that were left out, by file.
     torn: dict[str, int]
 
@@ -86,12 +107,25 @@ def import_gym_run(lake: Lake, files: GymFiles, run_id: str) -> Imported:
         raise ConfigError(f"The run '{run_id}' exists; take another --run-id.")
     results = list(_results(files.rollouts))
     inputs = list(_inputs(files, results))
+    failures = files.failures()
     check_keys([key for key, _ in inputs], [row.key for row in results], allow_partial=True)
+    left = plan_resume([row for _, row in inputs], [_keyed(row.key) for row in results], failures)
     inputs.sort(key=lambda item: key_order(item[0]))
     record = _record(run_id, files, results, inputs, versions({"spark": lake.spark.version}))
-    _store(lake, record, files, results, inputs)
+    _store(lake, record, _Rows(files, results, inputs, failures))
     torn = {str(path): length for path in files.rollouts if (length := torn_bytes(path))}
-    return Imported(len(results), len(inputs), sum(row.masked for row in results), torn)
+    return Imported(
+        rollouts=len(results),
+        inputs=len(inputs),
+        masked=sum(row.masked for row in results),
+        failures=left.failed_attempts,
+        left=len(left.dispatch),
+        torn=torn,
+    )
+
+
+def _keyed(key: Key) -> JsonObject:
+    return {TASK: key[0], REPEAT: key[1]}
 
 
 def _results(paths: Sequence[Path]) -> Iterator[GymRow]:
@@ -107,9 +141,13 @@ def _inputs(files: GymFiles, results: Sequence[GymRow]) -> Iterator[tuple[Key, J
             origin(row, where)
             yield row_key(row, where), row
     else:
+        seen: set[Key] = set()
         for path in files.rollouts:
             for where, row in read_lines(path, blank="refuse", torn="skip"):
-                yield row_key(row, where), input_row(row)
+                key = row_key(row, where)
+                if key not in seen:
+                    seen.add(key)
+                    yield key, input_row(row)
 
 
 def _run_of(row: JsonObject) -> tuple[str | None, str | None]:
@@ -150,21 +188,37 @@ def _record(
     )
 
 
-def _store(
-    lake: Lake,
-    record: RunRecord,
-    files: GymFiles,
-    results: Sequence[GymRow],
-    inputs: Sequence[tuple[Key, JsonObject]],
-) -> None:
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """What is stored."""
+
+    files: GymFiles
+    results: Sequence[GymRow]
+    inputs: Sequence[tuple[Key, JsonObject]]
+    failures: Sequence[JsonObject]
+
+    def lines(self) -> Iterator[tuple[JsonObject, GymRow]]:
+        """Yield the result rows once more: they may be too large to be kept."""
+        rows = (row for path in self.files.rollouts for _, row in read_lines(path, blank="refuse", torn="skip"))
+        yield from zip(rows, self.results, strict=True)
+
+    def attempts(self) -> Iterator[tuple[Key, int, JsonObject]]:
+        """Yield the failed attempts of planned rollouts, counted from 1."""
+        planned = {key for key, _ in self.inputs}
+        counts: Counter[Key] = Counter()
+        for row in self.failures:
+            key = (row.get(TASK), row.get(REPEAT))
+            if key in planned:
+                counts[key] += 1
+                yield key, counts[key], row
+
+
+def _store(lake: Lake, record: RunRecord, found: _Rows) -> None:
     spec, at = record.spec, datetime.now(UTC)
     run_id, labels = spec.run_id, (spec.imported or {})["labels"]
-    ids = TaskIds.of(key[0] for key, _ in inputs)
-    planned = [(ids.row(key), row) for key, row in inputs]
-
-    def lines() -> Iterator[tuple[JsonObject, GymRow]]:
-        rows = (row for path in files.rollouts for _, row in read_lines(path, blank="refuse", torn="skip"))
-        yield from zip(rows, results, strict=True)
+    ids = TaskIds.of(key[0] for key, _ in found.inputs)
+    planned = [(ids.row(key), row) for key, row in found.inputs]
+    failed = Counter(key for key, _, _ in found.attempts())
 
     def input_rows() -> Iterator[JsonObject]:
         for columns, row in planned:
@@ -175,8 +229,13 @@ def _store(
     version = spec.dataset_version or ""
     _write(lake, TASKS, task_rows(spec.benchmark, version, planned), benchmark=spec.benchmark, version=version)
     _write(lake, INPUTS, input_rows(), run_id=run_id)
-    _write(lake, ROLLOUTS, (rollout_row(run_id, ids.row(read.key), row, at) for row, read in lines()), run_id=run_id)
-    verdicts = (verdict_row(run_id, ids.row(read.key), row, read, at) for row, read in lines())
+    # The answer came with the attempt after those that failed.
+    answers = ((row, read, ids.row(read.key) | {"attempt": failed[read.key] + 1}) for row, read in found.lines())
+    rollouts = (rollout_row(run_id, columns, row, at) for row, _, columns in answers)
+    failures = (failure_row(run_id, ids.row(key) | {"attempt": n}, row, at) for key, n, row in found.attempts())
+    _write(lake, ROLLOUTS, itertools.chain(rollouts, failures), run_id=run_id)
+    answers = ((row, read, ids.row(read.key) | {"attempt": failed[read.key] + 1}) for row, read in found.lines())
+    verdicts = (verdict_row(run_id, columns, row, read, at) for row, read, columns in answers)
     _write(lake, VERIFICATIONS, verdicts, run_id=run_id)
     # Last: a run that the lake knows is there as a whole, and an import that was killed is simply done again.
     record_run(lake, record)

@@ -15,9 +15,11 @@ from pyspark.sql import functions as F
 
 from gym_spark.config import JsonObject
 from gym_spark.errors import ConfigError
-from gym_spark.interchange.gym_layout import agent_entries, repeat_entry, statistic_keys
+from gym_spark.interchange.gym.rows import REPEAT
+from gym_spark.interchange.gym_layout import agent_entries, merge_repeat_metrics, repeat_entry, statistic_keys
 from gym_spark.interchange.row_files import write_lines, write_text
 from gym_spark.results.agent_numbers import LabelNumbers, label_numbers, passed
+from gym_spark.results.custom import CustomMetrics
 from gym_spark.results.repeats import across_repeats
 
 #: Rollouts that one partition of the pass holds in memory.
@@ -69,23 +71,37 @@ def profile_rows(outcomes: DataFrame, count: int, *, fan_out: bool, text_ids: bo
         kept.unpersist()
 
 
-def agent_metrics(numbers: Mapping[str | None, LabelNumbers]) -> list[JsonObject]:
-    """Return the entry of each label."""
+@dataclass(frozen=True, slots=True)
+class Entries:
+    """The small files' content."""
+
+    agents: list[JsonObject]
+    repeats: list[JsonObject]
+
+
+def entries_of(numbers: Mapping[str | None, LabelNumbers], custom: CustomMetrics) -> Entries:
+    """Return the entry of each label, and of each label and repeat, of labels that have several.
+
+    Args:
+        numbers: By label.
+        custom: The benchmark's own metrics, which stand over others of their name.
+    """
     named = {label: own for label, own in numbers.items() if label is not None}
-    return agent_entries(
+    overall = {name: value for name, value in custom.overall.items() if value is not None}
+    repeats: dict[str, list[JsonObject]] = {}
+    for label in sorted(named):
+        entries = repeats_of(label, named[label])
+        own = [custom.by_repeat.get(entry[REPEAT], {}) for entry in entries]
+        repeats[label] = merge_repeat_metrics(entries, own, custom.overall)
+    agents = agent_entries(
         {label: statistic_keys(own.statistics) for label, own in named.items() if own.sums.rows},
-        {label: across_repeats(repeats_of(label, own)) for label, own in named.items()},
+        {label: across_repeats(entries) for label, entries in repeats.items()},
         {label: coverage_of(own) for label, own in named.items()},
     )
-
-
-def repeat_metrics(numbers: Mapping[str | None, LabelNumbers]) -> list[JsonObject]:
-    """Return the entry of each label and repeat, of labels that have several."""
-    return [
-        entry
-        for label in sorted(label for label in numbers if label is not None)
-        for entry in repeats_of(label, numbers[label])
-    ]
+    return Entries(
+        agents=[entry | overall if entry["agent_ref"]["name"] in named else entry for entry in agents],
+        repeats=[entry for label in sorted(repeats) for entry in repeats[label]],
+    )
 
 
 def repeats_of(label: str | None, own: LabelNumbers) -> list[JsonObject]:
@@ -117,22 +133,29 @@ def coverage_of(own: LabelNumbers) -> dict[str, int]:
     }
 
 
-def group_lines(passes: DataFrame, samples: DataFrame) -> DataFrame:
+def group_lines(passes: DataFrame, samples: DataFrame, by_task: DataFrame | None) -> DataFrame:
     """Return one JSON line per group, in the order of tasks and labels.
 
     Args:
         passes: Rows of `PASS_SCHEMA`.
         samples: `sample` (JSON), an input row; of each `task_id`, or of each `task_id` and `rollout_index`.
+        by_task: `task_id`, `name`, `value`: the benchmark's own metrics of single tasks, if there are any.
     """
     groups = passes.where("kind = 'group'").withColumn("rollout_index", F.col("first"))
     rows = groups.join(samples, on=[name for name in samples.columns if name != "sample"], how="left")
-    return rows.orderBy("task_index", "label").select(group_members(label=True).alias("line"))
+    own = F.lit(None).cast("string")
+    if by_task is not None:
+        pairs = F.map_from_entries(F.collect_list(F.struct("name", "value")))
+        texts = by_task.where(F.col("value").isNotNull()).groupBy("task_id").agg(F.to_json(pairs).alias("own"))
+        rows, own = rows.join(texts, on="task_id", how="left"), F.expr("substring(own, 2, length(own) - 2)")
+    return rows.orderBy("task_index", "label").select(group_members(own, label=True).alias("line"))
 
 
-def group_members(*, label: bool) -> Column:
+def group_members(own: Column, *, label: bool) -> Column:
     """Return the JSON of a group, of a row of `PASS_SCHEMA` with its `sample`.
 
     Args:
+        own: Further members, as JSON without braces; null for none.
         label: It names its label, if it has one.
     """
     agent = _member("agent_ref", F.to_json(F.struct(F.col("label").alias("name"))))
@@ -141,6 +164,7 @@ def group_members(*, label: bool) -> Column:
         ",",
         _member("_ng_task_index", F.col("task")),
         F.when(F.col("statistics") != "", F.col("statistics")),
+        own,
         F.when(F.lit(label) & F.col("label").isNotNull(), agent),
         _member("sample", F.coalesce("sample", F.lit("{}"))),
         _member("num_rollouts", F.col("rollouts")),
@@ -174,7 +198,13 @@ def task_samples(tasks: DataFrame, agent: str) -> DataFrame:
 
 
 def write_profile(
-    files: ProfileFiles, passes: DataFrame, samples: DataFrame, *, planned: int, allow_partial: bool
+    files: ProfileFiles,
+    passes: DataFrame,
+    samples: DataFrame,
+    custom: CustomMetrics,
+    *,
+    planned: int,
+    allow_partial: bool,
 ) -> None:
     """Write the three files, each whole or not at all.
 
@@ -182,6 +212,7 @@ def write_profile(
         files: Where to.
         passes: Rows of `PASS_SCHEMA`, kept.
         samples: As for :func:`group_lines`.
+        custom: The benchmark's own metrics.
         planned: Planned rollouts.
         allow_partial: Also where some of them have no result.
 
@@ -195,6 +226,7 @@ def write_profile(
             f"{planned - done} of {planned} planned rollouts have no result; complete the run with --resume, or write "
             "the profile of what there is with --allow-partial-rollouts."
         )
-    write_lines(group_lines(passes, samples), files.groups)
-    write_text(files.agents, json.dumps(agent_metrics(numbers), indent=2, allow_nan=False))
-    write_text(files.repeats, json.dumps(repeat_metrics(numbers), indent=2, allow_nan=False))
+    entries = entries_of(numbers, custom)
+    write_lines(group_lines(passes, samples, custom.by_task), files.groups)
+    write_text(files.agents, json.dumps(entries.agents, indent=2, allow_nan=False))
+    write_text(files.repeats, json.dumps(entries.repeats, indent=2, allow_nan=False))

@@ -30,9 +30,6 @@ class GymRow:
         agent: `agent_ref.name`, or None.
         stamp: The environment server that it names, or None.
         masked: It counts in no metric of quality.
-        columns: Its numbers and booleans (the latter still `bool`) by field, of the row itself and of `response.usage`;
-            the latter win, except over the reward.
-        hidden: Those of the row itself that an entry of the usage hides.
         has_reward: Whether it has the field `reward` at all.
         reward: The field as it stands: a number, a boolean, null, or an odd shape.
     """
@@ -41,8 +38,6 @@ class GymRow:
     agent: str | None
     stamp: str | None
     masked: bool
-    columns: dict[str, int | float]
-    hidden: dict[str, int | float]
     has_reward: bool
     reward: Any
 
@@ -64,16 +59,13 @@ def result_row(row: JsonObject, where: str, *, absent_index: int | None = None) 
         ConfigError: an id, the agent, the stamp, the response or its usage has the wrong shape.
     """
     agent, stamp = origin(row, where)
-    usage = _object(_object(row, "response", where), "usage", where)
-    overlay = {name: value for name, value in usage.items() if name != "reward"}
+    _object(_object(row, "response", where), "usage", where)
     return GymRow(
         key=row_key(row, where, absent_index=absent_index),
         agent=agent,
         stamp=stamp,
         # NeMo Gym asks for Python's truth: 1 and even "false" mask.
         masked=bool(row.get("mask_sample")),
-        columns=_numbers(row | overlay),
-        hidden=_numbers({name: row[name] for name in overlay if name in row}),
         has_reward="reward" in row,
         reward=row.get("reward"),
     )
@@ -131,14 +123,6 @@ def answer_text(value: Any, where: str) -> str | None:
 def input_row(row: JsonObject) -> JsonObject:
     """Return the input row that a result row stands for, where a run's inputs are not at hand."""
     return {field: row[field] for field in _INPUT_FIELDS if field in row}
-
-
-def _numbers(fields: Mapping[str, Any]) -> dict[str, int | float]:
-    return {
-        name: value
-        for name, value in fields.items()
-        if isinstance(value, int | float) and not name.startswith("_") and name != "mask_sample"
-    }
 
 
 def _index(row: JsonObject, field: str, where: str, absent: int | None) -> Index:

@@ -69,21 +69,47 @@ def rollout_row(run_id: str, ids: JsonObject, row: JsonObject, at: datetime) -> 
 
     Args:
         run_id: The run.
-        ids: Of `TaskIds.row`.
+        ids: Of `TaskIds.row`, and `attempt`.
         row: The result row.
         at: The time of the import: when the rollout was made is not known.
     """
     response = row.get("response") or {}
     stored = _answered(response)
     return (
-        {"run_id": run_id, "shard": 0, **ids, "attempt": 1, "state": "completed"}
-        # What we sent ourselves: nothing.
-        | {"model_calls": 0, "requests": 0, "turns": 0, "started_at": at, "completed_at": at}
+        _sent_elsewhere(run_id, ids, at)
+        | {"state": "completed"}
         | stored
         | {"measures": list(measures_of(row).items())}
         | {"response": _json(response) if response else None}
         | {"trajectory": _json(row["ng_trajectory"]) if row.get("ng_trajectory") is not None else None}
     )
+
+
+def failure_row(run_id: str, ids: JsonObject, row: JsonObject, at: datetime) -> JsonObject:
+    """Return the row of `rollouts` for a row of the failure sidecar.
+
+    Args:
+        run_id: The run.
+        ids: Of `TaskIds.row`, and `attempt`.
+        row: The sidecar row.
+        at: The time of the import.
+    """
+    reason = row.get("error") or row.get("failure_reason") or row.get("_ng_failure_class") or "unknown"
+    return _sent_elsewhere(run_id, ids, at) | {
+        "state": "failed",
+        "failure_kind": str(row.get("_ng_failure_class") or "unknown"),
+        "failure_stage": "environment",
+        "failure_terminal": bool(row.get("_ng_failure_terminal")),
+        "error": reason if isinstance(reason, str) else _json(reason),
+    }
+
+
+def _sent_elsewhere(run_id: str, ids: JsonObject, at: datetime) -> JsonObject:
+    # Of calls and requests we count what we send ourselves: nothing.
+    return {"run_id": run_id, "shard": 0, **ids, "model_calls": 0, "requests": 0, "turns": 0} | {
+        "started_at": at,
+        "completed_at": at,
+    }
 
 
 def _answered(response: JsonObject) -> JsonObject:
@@ -114,7 +140,7 @@ def verdict_row(run_id: str, ids: JsonObject, row: JsonObject, read: GymRow, at:
 
     Args:
         run_id: The run.
-        ids: Of `TaskIds.row`.
+        ids: Of `TaskIds.row`, and `attempt`.
         row: The result row.
         read: What the metrics need of it (`rows.result_row`).
         at: The time of the import.
@@ -123,12 +149,10 @@ def verdict_row(run_id: str, ids: JsonObject, row: JsonObject, read: GymRow, at:
     state = "masked" if read.masked else "scored" if reward is not None else "not_scored"
     answer = row.get("extracted_answer")
     rest = {name: value for name, value in row.items() if name not in ("response", "ng_trajectory", TASK, REPEAT)}
-    del ids["task_index"]
     return {
         "run_id": run_id,
         "verification_id": IMPORTED,
-        **ids,
-        "attempt": 1,
+        **{name: value for name, value in ids.items() if name != "task_index"},
         "verifier": VERIFIER,
         "verifier_digest": IMPORTED,
         "state": state,

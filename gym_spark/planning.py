@@ -1,0 +1,32 @@
+"""What a run is about: its tasks, and its planned rollouts."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from gym_spark.rollout.plan import chosen_tasks, planned_rollouts
+from gym_spark.tables.lake import Lake
+from gym_spark.tables.runs import RunRecord
+from gym_spark.tables.schemas import INPUTS, TASKS
+
+
+def tasks_of(lake: Lake, record: RunRecord) -> DataFrame:
+    """Return the rows of `tasks` that the run is about: all of its dataset version."""
+    return lake.read(TASKS, benchmark=record.spec.benchmark, version=str(record.spec.dataset_version))
+
+
+def planned(lake: Lake, record: RunRecord, *more: str) -> DataFrame:
+    """Return the plan, one row per planned rollout: `task_id`, `task_index`, `shard`, `rollout_index`.
+
+    And `more` columns of `tasks`, or of `inputs` where the run was imported.
+    """
+    if record.spec.imported is not None:
+        rows = lake.read(INPUTS, run_id=record.spec.run_id).withColumn("shard", F.lit(0))
+        return rows.select("task_id", "task_index", "shard", "rollout_index", *more)
+    tasks = tasks_of(lake, record).select("task_id", "task_index", "shard", *more)
+    if record.spec.limit is not None:
+        # Spark sorts what is picked from in one place, so it is ids only.
+        ids = chosen_tasks(tasks.select("task_id"), count=record.planned_tasks, seed=record.spec.limit_seed)
+        tasks = tasks.join(ids, on="task_id", how="left_semi")
+    return planned_rollouts(tasks, num_repeats=record.spec.num_repeats)

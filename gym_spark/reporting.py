@@ -1,0 +1,187 @@
+"""What a stored run comes to: its numbers, as tables and as files, a few of its rollouts, all of its rows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from gym_spark.config import differences
+from gym_spark.errors import ConfigError
+from gym_spark.interchange.gym.aggregating import write_entries
+from gym_spark.interchange.gym.profiling import (
+    ProfileFiles,
+    imported_samples,
+    profile_rows,
+    task_samples,
+    write_profile,
+)
+from gym_spark.interchange.row_files import exported_rows, write_lines
+from gym_spark.planning import planned, tasks_of
+from gym_spark.prepare.catalog import Benchmark
+from gym_spark.results.agent_numbers import outcome_rows
+from gym_spark.results.custom import CustomMetrics, custom_metrics, find_hook, metric_rows
+from gym_spark.results.group_scores import group_scores
+from gym_spark.results.outcomes import outcomes
+from gym_spark.results.reward_profile import task_profiles
+from gym_spark.results.run_profile import RunProfile, custom_rows, profile_numbers
+from gym_spark.results.samples import Sample, sample_of, sampled
+from gym_spark.results.union import Overlap, union_of
+from gym_spark.tables.lake import Lake
+from gym_spark.tables.runs import RunRecord
+from gym_spark.tables.schemas import INPUTS, METRICS, ROLLOUTS, TASK_PROFILES, VERIFICATIONS
+
+
+def profile(lake: Lake, record: RunRecord, benchmark: Benchmark | None = None, *, by: Sequence[str] = ()) -> RunProfile:
+    """Compute the run's numbers from what is stored, and store them in `task_profiles` and `metrics`.
+
+    Args:
+        lake: The lake.
+        record: The run.
+        benchmark: Its benchmark, for metrics of its own; None leaves them out.
+        by: Fields of the tasks by which scores are grouped.
+
+    Raises:
+        ConfigError: no task has such a field, or a metric of the benchmark's own fails.
+    """
+    run_id, verification_id = record.spec.run_id, record.verification_id
+    here = {"run_id": run_id, "verification_id": verification_id}
+    frame = outcomes(planned(lake, record), lake.read(ROLLOUTS, run_id=run_id), lake.read(VERIFICATIONS, **here))
+    lake.replace(TASK_PROFILES, _stamped(task_profiles(frame), here), **here)
+    covered, numbers = profile_numbers(frame, lake.read(TASK_PROFILES, **here), max_k=record.spec.num_repeats)
+    for name in by:
+        numbers += group_scores(lake.read(TASK_PROFILES, **here), tasks_of(lake, record), name)
+    numbers += custom_rows(custom_of(lake, record, benchmark).overall, covered)
+    lake.replace(METRICS, lake.frame(METRICS, [asdict(number) | here for number in numbers]), **here)
+    return RunProfile(
+        run_id=run_id,
+        benchmark=record.spec.benchmark,
+        dataset_version=record.spec.dataset_version or "",
+        model=record.spec.endpoint.model,
+        verification_id=verification_id,
+        num_repeats=record.spec.num_repeats,
+        status=record.status,
+        stopped=None,
+        coverage=covered,
+        metrics=numbers,
+        key_metrics=benchmark.spec.key_metrics if benchmark is not None else (),
+    )
+
+
+def custom_of(lake: Lake, record: RunRecord, benchmark: Benchmark | None) -> CustomMetrics:
+    """Return what the benchmark's own metrics are, if it has any."""
+    hook = find_hook(benchmark) if benchmark is not None else None
+    if benchmark is None or hook is None:
+        return CustomMetrics()
+    here = {"run_id": record.spec.run_id}
+    judged = lake.read(VERIFICATIONS, verification_id=record.verification_id, **here)
+    frame = outcomes(planned(lake, record), lake.read(ROLLOUTS, **here), judged)
+    return custom_metrics(benchmark, hook, metric_rows(frame, tasks_of(lake, record)))
+
+
+def write_profile_files(
+    lake: Lake,
+    record: RunRecord,
+    files: ProfileFiles,
+    benchmark: Benchmark | None = None,
+    *,
+    allow_partial: bool = False,
+) -> None:
+    """Write the run's numbers as NeMo Gym's files.
+
+    Args:
+        lake: The lake.
+        record: The run.
+        files: Where to.
+        benchmark: Its benchmark, for metrics of its own; None leaves them out.
+        allow_partial: Also of a run that misses rollouts.
+
+    Raises:
+        ConfigError: rollouts are missing, or a file cannot be written.
+    """
+    spec, here = record.spec, {"run_id": record.spec.run_id}
+    options = spec.imported or {}
+    if spec.imported is not None:
+        samples = imported_samples(lake.read(INPUTS, **here))
+    else:
+        samples = task_samples(tasks_of(lake, record), spec.harness.name)
+    with profile_rows(
+        labelled_outcomes(lake, record),
+        record.planned_rollouts,
+        fan_out=options.get("fan_out", False),
+        text_ids=spec.imported is not None,
+    ) as passes:
+        own = custom_of(lake, record, benchmark)
+        write_profile(files, passes, samples, own, planned=record.planned_rollouts, allow_partial=allow_partial)
+
+
+def labelled_outcomes(lake: Lake, record: RunRecord) -> DataFrame:
+    """Return what the field's metrics are made of (`OUTCOME_SCHEMA`): the label is the agent, or the harness."""
+    here = {"run_id": record.spec.run_id}
+    if record.spec.imported is not None:
+        plan = planned(lake, record, "label")
+    else:
+        plan = planned(lake, record).withColumn("label", F.lit(record.spec.harness.name))
+    judged = lake.read(VERIFICATIONS, verification_id=record.verification_id, **here)
+    return outcome_rows(plan, lake.read(ROLLOUTS, **here), judged)
+
+
+def write_aggregate_of(runs: Sequence[tuple[Lake, RunRecord]], output: Path) -> Overlap:
+    """Write one result of several runs, as NeMo Gym's aggregate file.
+
+    Args:
+        runs: The runs, of any lakes.
+        output: X.jsonl; the file is X_aggregate_metrics.json beside it.
+
+    Raises:
+        ConfigError: a run is named twice; the runs were made with different settings (each is named); the file cannot
+            be written.
+    """
+    (_, first), *others = runs
+    names = [record.spec.run_id for _, record in runs]
+    twice = sorted(name for name, count in Counter(names).items() if count > 1)
+    if twice:
+        raise ConfigError(f"The run '{twice[0]}' is named twice; name each once.")
+    for _, other in others:
+        changed = differences(first.spec.identity_parts(), other.spec.identity_parts())
+        if changed:
+            raise ConfigError(
+                f"The runs '{first.spec.run_id}' and '{other.spec.run_id}' were made with different settings "
+                f"({'; '.join(changed)}) and are no one result; aggregate each alone, or compare them."
+            )
+    rows, overlap = union_of({record.spec.run_id: labelled_outcomes(lake, record) for lake, record in runs})
+    labels = {label: label for label in _labels(first)}
+    write_entries(rows, overlap.planned, labels, output)
+    return overlap
+
+
+def _labels(record: RunRecord) -> list[str]:
+    imported = record.spec.imported
+    return sorted(set(imported["labels"].values())) if imported is not None else [record.spec.harness.name]
+
+
+def samples(lake: Lake, record: RunRecord, *, count: int) -> list[Sample]:
+    """Return a few stored rollouts of the run with their verdicts; the same ones every time."""
+    frame = sampled(
+        lake.read(ROLLOUTS, run_id=record.spec.run_id),
+        tasks_of(lake, record),
+        lake.read(VERIFICATIONS, run_id=record.spec.run_id, verification_id=record.verification_id),
+        count=count,
+    )
+    found = (sample_of(row.asDict()) for row in frame.collect())
+    return sorted(found, key=lambda sample: (sample.task_id, sample.rollout_index))
+
+
+def export_rows(lake: Lake, record: RunRecord, target: Path) -> int:
+    """Write the run's rollouts with their tasks and verdicts as JSON Lines; returns how many lines."""
+    here = {"run_id": record.spec.run_id}
+    judged = lake.read(VERIFICATIONS, verification_id=record.verification_id, **here)
+    return write_lines(exported_rows(lake.read(ROLLOUTS, **here), tasks_of(lake, record), judged), target)
+
+
+def _stamped(frame: DataFrame, constants: Mapping[str, str]) -> DataFrame:
+    return frame.withColumns({name: F.lit(value) for name, value in constants.items()})

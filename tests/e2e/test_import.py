@@ -1,0 +1,142 @@
+"""Runs of NeMo Gym in the lake, custom metrics, and several runs as one, through the command line."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from gym_spark.tables.lake import Lake
+from gym_spark.tables.schemas import ROLLOUTS, RUNS
+from tests.e2e.conftest import Run
+from tests.e2e.test_flow import QUIZ, arguments, quiz
+from tests.fake_openai import FakeOpenAI, last_user_text
+
+METRICS = """
+from pyspark.sql import functions as F
+
+def metrics(rollouts):
+    reward = F.coalesce("reward", F.lit(0.0))
+    overall = rollouts.agg(F.sum(reward).alias("value")).withColumn("name", F.lit("solved"))
+    tasks = rollouts.groupBy("task_id").agg(F.max(reward).alias("value")).withColumn("name", F.lit("best_reward"))
+    repeats = rollouts.groupBy("rollout_index").agg((100 * F.avg(reward)).alias("value"))
+    repeats = repeats.withColumn("name", F.lit("accuracy"))
+    return overall.unionByName(tasks, allowMissingColumns=True).unionByName(repeats, allowMissingColumns=True)
+"""
+
+
+def result(task: int, repeat: int, reward: Any, **more: Any) -> dict[str, Any]:
+    message = {"type": "message", "content": [{"type": "output_text", "text": "7"}]}
+    response = {"output": [message], "usage": {"input_tokens": 3, "output_tokens": 5}}
+    key = {"_ng_task_index": task, "_ng_rollout_index": repeat, "agent_ref": {"name": "a"}}
+    return key | {"reward": reward, "response": response} | more
+
+
+def write(path: Path, rows: list[dict[str, Any]], tail: str = "") -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows) + tail)
+    return path
+
+
+def test_an_imported_run_is_profiled_with_its_failures_and_gaps_in_the_denominator(
+    gym: Run, lake: Lake, tmp_path: Path
+) -> None:
+    """Three of four planned rollouts are there, one of which failed once before; a torn last line is told."""
+    rows = [result(0, 0, 1.0), result(0, 1, 0.0), result(1, 0, True)]
+    path = write(tmp_path / "X.jsonl", rows, tail='{"_ng_task')
+    inputs = [{key: row[key] for key in ("_ng_task_index", "_ng_rollout_index", "agent_ref")} for row in rows]
+    write(
+        tmp_path / "X_materialized_inputs.jsonl", [*inputs, inputs[0] | {"_ng_task_index": 1, "_ng_rollout_index": 1}]
+    )
+    failed = {"_ng_task_index": 1, "_ng_failure_class": "timeout_exceeded", "_ng_failure_terminal": True}
+    write(
+        tmp_path / "X_failures.jsonl",
+        [failed | {"_ng_task_index": 0, "_ng_rollout_index": 0}, failed | {"_ng_rollout_index": 1}],
+    )
+    told = gym("eval", "import", "--rollouts", path, "--run-id", "theirs")
+    assert told.code == 0, told.err
+    assert "theirs: 3 of 4 planned rollouts; 2 failed attempts." in told.out
+    assert "ends in the middle of a line: its last 10 bytes were left out" in told.err
+    attempts = {
+        (row.task_id, row.rollout_index, row.attempt): row.state
+        for row in lake.read(ROLLOUTS).select("task_id", "rollout_index", "attempt", "state").collect()
+    }
+    assert attempts == {
+        ("0", 0, 1): "failed",
+        ("0", 0, 2): "completed",
+        ("0", 1, 1): "completed",
+        ("1", 0, 1): "completed",
+        ("1", 1, 1): "failed",
+    }
+    shown = json.loads(gym("eval", "profile", "--run-id", "theirs", "--json").out)
+    assert shown["coverage"]["failures"] == {"timeout_exceeded": 1}
+    means = {item["denominator"]: item["value"] for item in shown["metrics"] if item["name"] == "mean_reward"}
+    assert means == {"planned": 0.5, "scored": 2 / 3}
+    refused = gym("eval", "profile", "--run-id", "theirs", "--output", tmp_path / "Y.jsonl")
+    assert refused.code == 2
+    assert "1 of 4 planned rollouts have no result" in refused.err
+    allowed = gym("eval", "profile", "--run-id", "theirs", "--output", tmp_path / "Y.jsonl", "--allow-partial-rollouts")
+    assert allowed.code == 0, allowed.err
+    groups = [json.loads(line) for line in (tmp_path / "Y_reward_profiling.jsonl").read_text().splitlines()]
+    assert [group["reward_profile_completion_pct"] for group in groups] == [100.0, 50.0]
+    assert groups[1]["rollout_infos"][0]["reward"] is True
+    again = gym("eval", "import", "--rollouts", path, "--run-id", "theirs")
+    assert (again.code, "exists" in again.err) == (2, True)
+
+
+def test_files_that_are_no_run_are_refused_and_nothing_is_written(gym: Run, lake: Lake, tmp_path: Path) -> None:
+    wrong = {
+        "twice": ([result(0, 0, 1.0), result(0, 0, 1.0)], "More than one result row for 1 key: (0, 0)"),
+        "shape": ([result(0, 0, 1.0, response=[])], "shape.jsonl:1: 'response' is a JSON list"),
+        "nan": ([result(0, 0, float("nan"))], "nan.jsonl:1: the line is not strict JSON"),
+    }
+    for name, (rows, message) in wrong.items():
+        told = gym("eval", "import", "--rollouts", write(tmp_path / f"{name}.jsonl", rows), "--run-id", name)
+        assert told.code == 2
+        assert message in told.err
+        assert len(told.err.strip().splitlines()) == 1
+    assert not lake.exists(RUNS)
+
+
+def test_a_benchmarks_own_metrics_and_two_runs_as_one(gym: Run, lake: Lake, tmp_path: Path) -> None:
+    """Values over the run, of tasks and of repeats stand in table, JSON and files; an overlap of runs is named."""
+    shutil.copytree(QUIZ / "quiz", tmp_path / "own" / "quiz")
+    (tmp_path / "own" / "quiz" / "metrics.py").write_text(METRICS)
+    with (tmp_path / "own" / "quiz" / "benchmark.yaml").open("a") as file:
+        file.write("key_metrics: [solved, mean_reward]\n")
+    source = quiz(tmp_path / "quiz.jsonl", 4)
+    own = ["--search-dir", tmp_path / "own"]
+
+    def even(body: dict[str, Any], n: int) -> str:
+        number = int(last_user_text(body).split()[1])
+        return str(number) if number % 2 == 0 else "?"
+
+    with FakeOpenAI(even) as server:
+        words = [own[1] if word == QUIZ else word for word in arguments(server, "r1", source, "--no-preflight")]
+        words += ["--num-repeats", "2"]
+        told = gym(*words)
+        assert told.code == 0, told.err
+        assert "solved 4.000, mean_reward 0.500" in told.out
+        assert gym(*["r2" if word == "r1" else word for word in words]).code == 0
+        other = gym(*["r3" if word == "r1" else word for word in words], "--temperature", "0.5")
+        assert other.code == 0
+    shown = json.loads(gym("eval", "profile", "--run-id", "r1", "--json", *own, "--output", tmp_path / "X.jsonl").out)
+    assert {item["name"]: item["value"] for item in shown["metrics"] if item["denominator"] == "custom"} == {
+        "solved": 4.0
+    }
+    groups = [json.loads(line) for line in (tmp_path / "X_reward_profiling.jsonl").read_text().splitlines()]
+    assert [group["best_reward"] for group in groups] == [1.0, 0.0, 1.0, 0.0]
+    (agent,) = json.loads((tmp_path / "X_agent_metrics.json").read_text())
+    assert (agent["solved"], agent["mean_across_repeats/accuracy"]) == (4.0, 50.0)
+    repeats = json.loads((tmp_path / "X_repeat_level_metrics.json").read_text())
+    assert [entry["accuracy"] for entry in repeats] == [50.0, 50.0]
+    one, other = tmp_path / "one", tmp_path / "other"
+    first = gym("eval", "aggregate", "--run-id", "r1", "--run-id", "r2", "--output", one / "A.jsonl")
+    assert first.code == 0, first.err
+    assert "8 have one in several runs" in first.out
+    assert gym("eval", "aggregate", "--run-id", "r2", "--run-id", "r1", "--output", other / "A.jsonl").code == 0
+    name = "A_aggregate_metrics.json"
+    assert (one / name).read_bytes() == (other / name).read_bytes()
+    refused = gym("eval", "aggregate", "--run-id", "r1", "--run-id", "r3", "--output", one / "B.jsonl")
+    assert refused.code == 2
+    assert "sampling.temperature" in refused.err
