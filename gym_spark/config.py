@@ -204,6 +204,8 @@ class RunSpec(Spec):
     sampling: SamplingSpec = Field(default_factory=SamplingSpec)
     harness: PartSpec = Field(default_factory=lambda: PartSpec(name="single_turn"))
     verifier: PartSpec
+    #: Clock of one rollout, all its calls and the harness's own work; a harness that hangs must not hold up the run.
+    rollout_timeout_s: Annotated[float, Field(gt=0)] = 6 * 3600.0
     #: Rollouts per task; their index is an int32 column.
     num_repeats: Annotated[int, Field(ge=1, lt=2**31)] = 1
     #: Tasks to use: a count (1), or a share of the benchmark up to all of it (1.0).

@@ -25,6 +25,10 @@ class ConfigError(GymSparkError):
     """The user's mistake. The message is one sentence: what is wrong, the value seen, the remedy."""
 
 
+class BusyError(ConfigError):
+    """Somebody else is at work on the same thing; nothing was changed."""
+
+
 class StorageError(GymSparkError):
     """A table or file of the lake could not be read or written."""
 

@@ -15,6 +15,8 @@ from pyspark.sql import functions as F
 
 from gym_spark.config import EndpointSpec, RunSpec
 from gym_spark.connection import Connect, Say, connected
+from gym_spark.endpoint.budget import Spent
+from gym_spark.errors import GymSparkError
 from gym_spark.ledger import plan_run, recorded
 from gym_spark.planning import planned, tasks_of
 from gym_spark.prepare.catalog import Benchmark
@@ -24,7 +26,8 @@ from gym_spark.prepare.sources import resolve_source
 from gym_spark.prepare.tasks import PreparedTasks, build_tasks
 from gym_spark.reporting import profile
 from gym_spark.results.run_profile import RunProfile
-from gym_spark.rollout.adoption import adopt_leftovers, claimed, in_share, is_at_work
+from gym_spark.rollout.adoption import adopt_leftovers, in_share
+from gym_spark.rollout.claims import check_claim, claimed, is_at_work
 from gym_spark.rollout.collect import run_collect_job, worker_count
 from gym_spark.rollout.place import staging_of
 from gym_spark.rollout.plan import first_attempts, pending_rollouts
@@ -35,7 +38,7 @@ from gym_spark.rollout.stage import task_slots
 from gym_spark.rollout.units import UNIT_SECONDS, run_units
 from gym_spark.rollout.worker import CollectJob
 from gym_spark.session import get_session
-from gym_spark.tables.lake import Lake
+from gym_spark.tables.lake import SPARK_ERRORS, Lake
 from gym_spark.tables.runs import RunRecord, find_run
 from gym_spark.tables.schemas import ROLLOUTS, VERIFICATIONS
 from gym_spark.verify.stage import unverified, verdicts
@@ -117,7 +120,8 @@ def collect(
         follow: Called after each adoption of finished rollouts; returns the mean reward so far.
     """
     spec = record.spec
-    with claimed(staging_of(lake, spec.run_id), share) as (staging, beat):
+    folder = staging_of(lake, spec.run_id)
+    with claimed(folder, share) as (staging, beat):
         adopt_leftovers(lake, spec.run_id, staging, share, say)
         todo, total, whole = _todo(lake, record, share)
         if total < whole:
@@ -127,6 +131,7 @@ def collect(
             return Progress(total=0, elapsed_s=0.0)
         beat.total = total
         job = _job(lake, record, connect(), share, todo, total, say)
+        check_claim(folder, staging, beat)
         done, reached = run_collect_job(
             lake, todo, job, staging=staging, share=share, beat=beat, show=show, follow=follow
         )
@@ -166,9 +171,13 @@ def _job(
     """Settle what the workers need to know; says what the run may cost where that is asked for."""
     spec = record.spec
     endpoint = shared_out(endpoint, share)
-    money, tokens = 0.0, 0
-    if endpoint.budget is not None:
-        money, tokens = spent_before(lake.read(ROLLOUTS, run_id=spec.run_id).where(in_share(share)), endpoint)
+    spent = Spent()
+    # A budget is kept by one worker that knows what is spent: several would each start a rollout on their share.
+    slots = 1
+    if endpoint.budget is None:
+        slots = task_slots(lake.spark)
+    else:
+        spent = spent_before(lake.read(ROLLOUTS, run_id=spec.run_id).where(in_share(share)), endpoint)
     if endpoint.budget is not None or endpoint.prices is not None:
         bound = spec.sampling.max_output_tokens
         say(f"Estimate: {in_words(estimate_of(todo, endpoint, rollouts=total, max_output_tokens=bound))}.")
@@ -177,9 +186,9 @@ def _job(
         endpoint=endpoint,
         sampling=spec.sampling,
         harness=spec.harness,
-        workers=worker_count(task_slots(lake.spark), endpoint.concurrency, total),
-        spent_money=money,
-        spent_tokens=tokens,
+        rollout_timeout_s=spec.rollout_timeout_s,
+        workers=worker_count(slots, endpoint.concurrency, total),
+        spent=spent,
     )
 
 
@@ -206,6 +215,14 @@ def tidy(lake: Lake, record: RunRecord) -> None:
     if not is_at_work(staging_of(lake, run_id)):
         lake.compact(ROLLOUTS, run_id=run_id)
         lake.compact(VERIFICATIONS, run_id=run_id)
+
+
+def followed(lake: Lake, record: RunRecord) -> float | None:
+    """Do as :func:`mean_so_far` while collection goes on; what fails is done again at its end, and told then."""
+    try:
+        return mean_so_far(lake, record)
+    except (GymSparkError, *SPARK_ERRORS):
+        return None  # no reason to leave GPUs idle now
 
 
 def mean_so_far(lake: Lake, record: RunRecord) -> float | None:
@@ -262,7 +279,7 @@ def run(
         if drafted is not None and publish(place, drafted) != known:
             say(f"Prepared {spec.benchmark}: {drafted.table.num_rows} tasks, version {drafted.version}.")
         with recorded(place, record) as end:
-            follow = partial(mean_so_far, place, record) if judge else no_mean
+            follow = partial(followed, place, record) if judge else no_mean
             done = collect(place, record, connect, share=share, show=show, say=say, follow=follow)
             if judge:
                 say("Verifying what is new, and computing the numbers.")

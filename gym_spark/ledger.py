@@ -9,7 +9,7 @@ from typing import Final
 
 from gym_spark.config import PartSpec, RunSpec
 from gym_spark.endpoint.serving import local_server_version
-from gym_spark.errors import ConfigError, GymSparkError, StorageError
+from gym_spark.errors import BusyError, ConfigError, GymSparkError, StorageError
 from gym_spark.prepare.limits import limit_count
 from gym_spark.prepare.publish import BenchmarkVersion
 from gym_spark.results.run_profile import RunProfile
@@ -61,6 +61,11 @@ def plan_run(
             "leave dataset_version out to use the current one."
         )
     check_share(share, version.shards, spec.benchmark)
+    if share.of > spec.endpoint.concurrency:
+        raise ConfigError(
+            f"--shards {share} leaves a job no request: --concurrency {spec.endpoint.concurrency} is the limit of all "
+            f"jobs together; make it {share.of} or more."
+        )
     spec = spec.model_copy(update={"dataset_version": version.version})
     count = limit_count(spec.limit, version.tasks) if spec.limit is not None else version.tasks
     served = {} if spec.endpoint.urls else {"server": local_server_version()}
@@ -103,6 +108,8 @@ def recorded(lake: Lake, record: RunRecord) -> Iterator[Callable[[RunProfile, St
         if "--resume" in str(error):
             raise
         raise StorageError(f"{str(error).rstrip('.')}; {_GOES_ON}") from error
+    except BusyError:
+        raise  # the run is another job's, and so is its state
     except GymSparkError as error:
         _record_failure(lake, record, error)
         raise

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from pyspark.sql import DataFrame
 
+from gym_spark.errors import StorageError
 from gym_spark.planning import planned
 from gym_spark.results.outcomes import outcomes
 from gym_spark.results.reward_profile import task_profiles
@@ -17,7 +18,8 @@ from gym_spark.results.run_profile import Coverage, profile_numbers
 from gym_spark.rollout.place import staging_of
 from gym_spark.rollout.progress import Progress
 from gym_spark.rollout.staging import JobBeat, Staging, WorkerStatus
-from gym_spark.tables.lake import Lake
+from gym_spark.tables.keys import ATTEMPT_KEY
+from gym_spark.tables.lake import SPARK_ERRORS, Lake, first_line
 from gym_spark.tables.runs import RunRecord
 from gym_spark.tables.schemas import ROLLOUTS, VERIFICATIONS
 
@@ -80,7 +82,21 @@ def run_standing(lake: Lake, record: RunRecord) -> RunStanding:
     """Look at the lake and at the staging folder of a run.
 
     Rollouts that are staged and not adopted yet count like stored ones.
+
+    Raises:
+        StorageError: Spark gave up.
     """
+    try:
+        return _standing(lake, record)
+    except SPARK_ERRORS:
+        # A job that ended meanwhile has removed the parts that were to be read: they are stored now.
+        try:
+            return _standing(lake, record)
+        except SPARK_ERRORS as error:
+            raise StorageError(f"The lake '{lake.root}' cannot be read: {first_line(error)}") from error
+
+
+def _standing(lake: Lake, record: RunRecord) -> RunStanding:
     spec = record.spec
     jobs = staging_of(lake, spec.run_id).jobs()
     stored = lake.read(ROLLOUTS, run_id=spec.run_id)
@@ -102,7 +118,11 @@ def run_standing(lake: Lake, record: RunRecord) -> RunStanding:
 
 def _with_staged(lake: Lake, stored: DataFrame, jobs: list[Staging]) -> DataFrame:
     parts = [part for job in jobs for part in job.parts()]
-    return stored.unionByName(lake.spark.read.schema(stored.schema).parquet(*parts)) if parts else stored
+    # A part stays for a while after it was adopted.
+    if not parts:
+        return stored
+    staged = stored.unionByName(lake.spark.read.schema(stored.schema).parquet(*parts))
+    return staged.dropDuplicates(list(ATTEMPT_KEY))
 
 
 def _job_standing(beat: JobBeat | None, statuses: list[WorkerStatus]) -> JobStanding | None:

@@ -33,7 +33,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except GymSparkError as error:
         return _complain(str(error), 1)
     except (KeyboardInterrupt, click.Abort) as interrupt:
-        return _complain(str(interrupt) or "Interrupted.", _INTERRUPTED)
+        # click makes an Abort without words of it; what was interrupted has said what is stored.
+        return _complain(str(interrupt) or str(interrupt.__cause__ or "") or "Interrupted.", _INTERRUPTED)
     return code if isinstance(code, int) else 0
 
 

@@ -36,6 +36,15 @@ def cost(usage: Usage, prices: Prices) -> float | None:
     return (fresh + cached * (prices.cached_input or 0.0) + usage.output_tokens * prices.output) / PER
 
 
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What rollouts are known to have cost: money (0 without prices), tokens, and how many rollouts that was."""
+
+    money: float = 0.0
+    tokens: int = 0
+    rollouts: int = 0
+
+
 @dataclass(slots=True)
 class _Account:
     """One bound, and what has been spent of it.
@@ -43,16 +52,14 @@ class _Account:
     Attributes:
         bound: None: only counted.
         spent: Known to be spent.
-        measured: Rollouts that `mean` is over.
+        measured: Rollouts that the mean is over.
         unmeasured: Rollouts whose cost nobody told.
-        before: Part of `spent` that other processes spent, outside the mean.
     """
 
     bound: float | None
     spent: float = 0.0
     measured: int = 0
     unmeasured: int = 0
-    before: float = 0.0
 
     def add(self, amounts: list[float | None]) -> None:
         self.spent += sum(amount for amount in amounts if amount is not None)
@@ -72,7 +79,7 @@ class _Account:
             if in_flight:
                 return "wait"
             return "stop" if self.unmeasured else "start"
-        mean = (self.spent - self.before) / self.measured
+        mean = self.spent / self.measured
         if (self.unmeasured + in_flight + 1) * mean <= room:
             return "start"
         return "wait" if in_flight else "stop"
@@ -87,16 +94,14 @@ class Budget:
     Args:
         spec: The endpoint, with its budget and prices.
         share: This worker's share of the budget.
-        spent_money: Money that the run has spent before, already a share of the worker's.
-        spent_tokens: Tokens likewise.
+        spent: What the run has spent before, already a share of the worker's.
 
     Raises:
         ConfigError: The budget is in money and the model has no price.
     """
 
-    def __init__(
-        self, spec: EndpointSpec, *, share: float = 1.0, spent_money: float = 0.0, spent_tokens: int = 0
-    ) -> None:
+    def __init__(self, spec: EndpointSpec, *, share: float = 1.0, spent: Spent | None = None) -> None:
+        before = spent or Spent()
         bounds = spec.budget
         money = bounds.money if bounds is not None else None
         tokens = bounds.tokens if bounds is not None else None
@@ -106,8 +111,9 @@ class Budget:
                 "or a budget in tokens (endpoint.budget.tokens)."
             )
         self._prices = spec.prices
-        self._money = _Account(money and money * share, spent_money, before=spent_money)
-        self._tokens = _Account(tokens and tokens * share, spent_tokens, before=spent_tokens)
+        # What nobody told the cost of says nothing of the mean.
+        self._money = _Account(money and money * share, before.money, before.rollouts if before.money else 0)
+        self._tokens = _Account(tokens and tokens * share, before.tokens, before.rollouts if before.tokens else 0)
         self._in_flight = 0
 
     @property

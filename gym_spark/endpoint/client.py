@@ -122,6 +122,11 @@ class EndpointClient:
         finally:
             del self._open[call]
 
+    @property
+    def given_up(self) -> bool:
+        """Whether no replica came back in time: calls fail without a request until one does."""
+        return self._loop is not None and self._replicas.given_up(self._loop.time())
+
     def stats(self) -> ClientStats:
         """Return what the client is doing and has done. Also from outside the loop, while it stands still."""
         now = self._loop.time() if self._loop is not None else 0.0

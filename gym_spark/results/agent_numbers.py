@@ -18,13 +18,13 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from gym_spark.results.describe import STATISTICS, Statistic, describe
 from gym_spark.results.partition_pass import (
-    OUTCOME_SCHEMA,
     PASS_SCHEMA,
     PERF_FIELDS,
     LabelSums,
     pass_over,
     sums_of,
 )
+from gym_spark.results.partition_rows import OUTCOME_SCHEMA
 from gym_spark.results.pass_majority import Score
 from gym_spark.results.perf import perf_summary
 from gym_spark.results.repeats import repeat_statistics

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -18,25 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gym_spark.results.describe import STATISTICS, Bools, Ints, describe
+from gym_spark.results.partition_rows import OUTCOME_SCHEMA, PERF, Rows
 from gym_spark.results.pass_majority import Answers, Partial, Score, merge, partial_sums
 from gym_spark.results.repeats import samples_per_repeat
-from gym_spark.tables.schemas import MEASURES
-
-#: What enters: one row per planned rollout, the rows of a task in one partition.
-OUTCOME_SCHEMA: Final = pa.schema(
-    [
-        pa.field("task_id", pa.string(), nullable=False),
-        pa.field("task_index", pa.int64(), nullable=False),
-        pa.field("label", pa.string()),
-        pa.field("rollout_index", pa.int32(), nullable=False),
-        # measured, masked, or nothing (no result)
-        pa.field("standing", pa.string()),
-        pa.field("reward", pa.float64()),
-        pa.field("scores", MEASURES),
-        pa.field("measures", MEASURES),
-        pa.field("answer", pa.string()),
-    ]
-)
 
 #: What leaves; `kind` says which columns a row has.
 PASS_SCHEMA: Final = pa.schema(
@@ -64,8 +48,7 @@ PASS_SCHEMA: Final = pa.schema(
     ]
 )
 
-#: Measures that are no columns: `ng_perf` of a rollout that was observed, and `ng_perf.FIELD`.
-PERF: Final = "ng_perf"
+#: Fields of an observation that are summed up.
 PERF_FIELDS: Final = (
     "token_observability_coverage",
     "prompt_tokens",
@@ -91,7 +74,17 @@ class LabelSums:
     masked_tasks: int = 0
     #: Repeats that have a result, masked ones included.
     all_repeats: frozenset[int] = frozenset()
-    curves: Partial = field(default_factory=lambda: merge([]))
+    #: Of the rewards, with votes on answers, whether there are any: another partition may have some.
+    votes: Partial = field(default_factory=lambda: merge([]))
+    answers: int = 0
+
+    @property
+    def curves(self) -> Partial:
+        """Sums of pass@k, its averages and, where there are answers, majority@k."""
+        if self.answers:
+            return self.votes
+        sums = {name: own for name, own in self.votes.sums.items() if name != "no_answer"}
+        return replace(self.votes, voted=False, sums=sums)
 
     def plus(self, other: LabelSums) -> LabelSums:
         """Add the sums of other tasks."""
@@ -106,7 +99,8 @@ class LabelSums:
             },
             masked_tasks=self.masked_tasks + other.masked_tasks,
             all_repeats=self.all_repeats | other.all_repeats,
-            curves=merge([self.curves, other.curves]),
+            votes=merge([self.votes, other.votes]),
+            answers=self.answers + other.answers,
         )
 
 
@@ -128,7 +122,7 @@ def pass_over(batches: Iterable[pa.RecordBatch], *, fan_out: bool, text_ids: boo
     table = pa.Table.from_batches(arrived).cast(OUTCOME_SCHEMA)
     keys = [("task_index", "ascending"), ("label", "ascending"), ("rollout_index", "ascending")]
     table = table.sort_by(keys).combine_chunks()
-    rows = _Rows.of(table)
+    rows = Rows.of(table)
     yield from _made(_groups(table, rows, fan_out=fan_out, text_ids=text_ids))
     for label in pc.unique(table["label"]).to_pylist():
         chosen = pc.equal(table["label"], label) if label is not None else pc.is_null(table["label"])
@@ -147,83 +141,7 @@ def sums_of(blobs: Iterable[tuple[str | None, bytes]]) -> dict[str | None, Label
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class _Rows:
-    """The partition's rows as numpy columns, in the order of tasks, labels and repeats."""
-
-    tasks: Ints
-    repeats: npt.NDArray[np.int32]
-    measured: Bools
-    masked: Bools
-    #: Numbers by name, as metrics take them, and as a rollout shows them.
-    columns: dict[str, Score]
-    shown: dict[str, Score]
-    perf: dict[str, Score]
-    answers: Answers
-
-    @classmethod
-    def of(cls, table: pa.Table) -> _Rows:
-        count = table.num_rows
-        measured = np.asarray(pc.fill_null(pc.equal(table["standing"], "measured"), False))
-        masked = np.asarray(pc.fill_null(pc.equal(table["standing"], "masked"), False))
-        scores = _of_map(table["scores"], count)
-        every = _of_map(table["measures"], count)
-        measures = {name: score for name, score in every.items() if not name.startswith(PERF)}
-        reward = table["reward"]
-        columns = {"reward": Score(_floats(reward), np.asarray(pc.is_valid(reward)))}
-        for name, score in (scores | measures).items():
-            if name != "reward":
-                columns[name] = _over(score, scores.get(name))
-        shown = {name: _over(score, measures.get(name)) for name, score in (measures | scores).items()}
-        # A reward that was no plain number is shown as it stood; the others are shown as they count.
-        shown["reward"] = scores.get("reward", Score(np.zeros(count), np.zeros(count, bool)))
-        codes = pc.dictionary_encode(table["answer"].combine_chunks())
-        voted = np.asarray(pc.is_valid(table["answer"]))
-        return cls(
-            tasks=np.asarray(table["task_index"]),
-            repeats=np.asarray(table["rollout_index"]),
-            measured=measured,
-            masked=masked,
-            columns={name: Score(one.values, one.present & measured) for name, one in columns.items()},
-            shown=shown,
-            perf={name: score for name, score in every.items() if name.startswith(PERF)},
-            answers=Answers(np.asarray(pc.fill_null(codes.indices, -1)).astype(np.int64), voted),
-        )
-
-
-def _floats(array: pa.ChunkedArray) -> npt.NDArray[np.float64]:
-    return np.asarray(pc.fill_null(array, 0.0))
-
-
-def _over(first: Score, second: Score | None) -> Score:
-    """Lay one column over another."""
-    if second is None:
-        return first
-    return Score(np.where(first.present, first.values, second.values), first.present | second.present)
-
-
-def _of_map(column: pa.ChunkedArray, count: int) -> dict[str, Score]:
-    """Split a column of maps into one column per name; a null item counts as absent."""
-    maps = column.combine_chunks()
-    maps = maps if isinstance(maps, pa.MapArray) else pa.concat_arrays(maps.chunks)
-    starts = np.asarray(maps.offsets)
-    lengths = np.where(np.asarray(pc.is_valid(maps)), np.diff(starts), 0)
-    rows = np.repeat(np.arange(count), lengths)
-    inside = slice(int(starts[0]), int(starts[-1])) if count else slice(0, 0)
-    names = maps.keys[inside].dictionary_encode()
-    items = maps.items[inside]
-    codes, values, known = np.asarray(names.indices), _floats(items), np.asarray(pc.is_valid(items))
-    found = {}
-    for code, name in enumerate(names.dictionary.to_pylist()):
-        chosen = codes == code
-        column_values, present = np.zeros(count), np.zeros(count, bool)
-        column_values[rows[chosen]] = values[chosen]
-        present[rows[chosen]] = known[chosen]
-        found[name] = Score(column_values, present)
-    return found
-
-
-def _groups(table: pa.Table, rows: _Rows, *, fan_out: bool, text_ids: bool) -> pa.Table:
+def _groups(table: pa.Table, rows: Rows, *, fan_out: bool, text_ids: bool) -> pa.Table:
     changes = rows.tasks[1:] != rows.tasks[:-1]
     if fan_out:
         labels = np.asarray(pc.fill_null(table["label"].combine_chunks().dictionary_encode().indices, -1))
@@ -256,7 +174,7 @@ def _groups(table: pa.Table, rows: _Rows, *, fan_out: bool, text_ids: bool) -> p
     )
 
 
-def _statistics(rows: _Rows, codes: Ints, count: int, kept: Ints) -> pa.Array:
+def _statistics(rows: Rows, codes: Ints, count: int, kept: Ints) -> pa.Array:
     measured = rows.measured
     described = {
         name: describe(codes[measured], count, score.values[measured], score.present[measured]).statistics
@@ -279,7 +197,7 @@ def _task_json(table: pa.Table, *, text_ids: bool) -> pa.Array:
     return pa.array(shown, pa.string()).take(codes.indices)
 
 
-def _infos(table: pa.Table, task: pa.Array, rows: _Rows, at: Ints) -> pa.Array:
+def _infos(table: pa.Table, task: pa.Array, rows: Rows, at: Ints) -> pa.Array:
     repeat = pc.cast(table["rollout_index"], pa.string()).combine_chunks()
     bare = pc.utf8_trim(task, '"')
     key = pc.binary_join_element_wise('{"rollout_id":"', bare, ":", repeat, '","_ng_task_index":', task, "")
@@ -329,12 +247,12 @@ def _fixed(text: str, where: Bools) -> pa.Array:
 
 
 def _joined(pieces: list[pa.Array], count: int) -> pa.Array:
-    if not pieces:
-        return pa.repeat("", count)
-    return pc.binary_join_element_wise(*pieces, ",", null_handling="skip")
+    # Begun with a text that is never null: pyarrow gives too few rows where all pieces of all rows are.
+    joined = pc.binary_join_element_wise(pa.repeat("", count), *pieces, ",", null_handling="skip")
+    return pc.utf8_slice_codeunits(joined, 1)
 
 
-def _columns(rows: _Rows, own: Bools, label: str | None) -> pa.Table:
+def _columns(rows: Rows, own: Bools, label: str | None) -> pa.Table:
     names, values, repeats = [], [], []
     for name, score in rows.columns.items():
         chosen = own & score.present
@@ -353,7 +271,7 @@ def _columns(rows: _Rows, own: Bools, label: str | None) -> pa.Table:
     )
 
 
-def _perf(rows: _Rows, own: Bools, label: str | None) -> pa.Table:
+def _perf(rows: Rows, own: Bools, label: str | None) -> pa.Table:
     observed = rows.perf.get(PERF)
     if observed is None:
         return pa.table({"kind": pa.array([], pa.string())})
@@ -366,7 +284,7 @@ def _perf(rows: _Rows, own: Bools, label: str | None) -> pa.Table:
     return pa.table({"kind": ["perf"], "label": pa.array([label], pa.string()), "values": blob})
 
 
-def _sums(rows: _Rows, own: Bools) -> LabelSums:
+def _sums(rows: Rows, own: Bools) -> LabelSums:
     measured, masked = rows.measured & own, rows.masked & own
     tasks = np.unique(rows.tasks[measured])
     repeats, codes = np.unique(rows.repeats[measured], return_inverse=True)
@@ -374,11 +292,11 @@ def _sums(rows: _Rows, own: Bools) -> LabelSums:
     reward = rows.columns["reward"]
     scored = measured & reward.present
     answers = Answers(rows.answers.codes[scored], rows.answers.present[scored])
-    curves = partial_sums(
+    votes = partial_sums(
         rows.tasks[scored],
         rows.repeats[scored],
         {"accuracy": Score(reward.values[scored], np.ones(int(scored.sum()), bool))},
-        answers if answers.present.any() else None,
+        answers,
     )
     return LabelSums(
         rows=int(measured.sum()),
@@ -387,7 +305,8 @@ def _sums(rows: _Rows, own: Bools) -> LabelSums:
         tasks_by_repeat=dict(zip(repeats.tolist(), by_repeat.tolist(), strict=True)),
         masked_tasks=len(np.setdiff1d(np.unique(rows.tasks[masked]), tasks)),
         all_repeats=frozenset(np.unique(rows.repeats[measured | masked]).tolist()),
-        curves=curves,
+        votes=votes,
+        answers=int(answers.present.sum()),
     )
 
 

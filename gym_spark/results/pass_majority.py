@@ -372,12 +372,13 @@ def _stretched(sums: Floats, longest: int) -> Floats:
 def _per_sample(sums: Floats) -> list[float]:
     total, tasks = sums[_ROWS.index("position")], sums[_ROWS.index("position_tasks")]
     found = tasks > 0
-    per_sample: list[float] = (100.0 * total[found] / tasks[found]).tolist()
+    with np.errstate(over="ignore", invalid="ignore"):
+        per_sample: list[float] = (100.0 * total[found] / tasks[found]).tolist()
     return per_sample
 
 
 def _deviation(values: list[float]) -> float:
     if min(values) == max(values):
         return 0.0  # exactly, where rounding would leave a rest
-    mean = math.fsum(values) / len(values)
-    return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
+    with np.errstate(over="ignore", invalid="ignore"):
+        return float(np.std(values, ddof=1))

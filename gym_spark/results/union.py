@@ -9,7 +9,7 @@ from functools import reduce
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from gym_spark.results.partition_pass import OUTCOME_SCHEMA
+from gym_spark.results.partition_rows import OUTCOME_SCHEMA
 from gym_spark.tables.keys import ROLLOUT_KEY
 
 

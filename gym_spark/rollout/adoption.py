@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-import threading
 import time
-import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from gym_spark.errors import ConfigError, StorageError
 from gym_spark.rollout.place import staging_of
 from gym_spark.rollout.retake import LOOK_S, Silence, still_working
 from gym_spark.rollout.share import Share
-from gym_spark.rollout.staging import JobBeat, RunStaging, Staging, Stop, share_of
+from gym_spark.rollout.staging import JobBeat, Staging, Stop, share_of
 from gym_spark.tables.keys import ATTEMPT_KEY
 from gym_spark.tables.lake import Lake
 from gym_spark.tables.linked import link_files
@@ -29,8 +25,6 @@ from gym_spark.tables.schemas import ROLLOUTS
 PARTS_PER_FILE: Final = 32
 #: Parts of one commit: it bounds the keys that are broadcast. Only a crash leaves so many.
 PARTS_PER_COMMIT: Final = 2000
-#: How often a job shows that it lives.
-BEAT_SECONDS: Final = 1.0
 #: Mean size of parts, uncompressed, from which on they are files good enough for the table until it is compacted.
 LINKED_BYTES: Final = 1 << 20
 
@@ -88,64 +82,6 @@ def _new_rows(lake: Lake, run_id: str, parts: Sequence[str], share: Share) -> Da
     return named.join(F.broadcast(winners), on=[*key, "_part"], how="left_semi").drop("_part")
 
 
-@contextlib.contextmanager
-def claimed(run: RunStaging, share: Share) -> Iterator[tuple[Staging, JobBeat]]:
-    """Claim a share of a run for one collect job, so that nobody else pays for the same rollouts.
-
-    The claim is written first and the others are looked at then: of two jobs that start at once, the later one leaves.
-
-    Args:
-        run: The run's staging folder.
-        share: What the job will work on.
-
-    Yields:
-        The job's staging folder, and the beat that keeps the claim. An empty folder is removed at the end; one with
-        parts is left to the next job, which may take it at once.
-
-    Raises:
-        ConfigError: a live job works on some of the same shards.
-    """
-    job = run.job(uuid.uuid4().hex[:12])
-    beat = JobBeat(share=str(share), started_at=time.time())
-    job.beat(beat)
-    over = threading.Event()
-    # In a thread of its own: planning, the start of a model server and a large adoption take longer than a claim lasts.
-    beating = threading.Thread(target=_keep_beating, args=(job, beat, over), name="gym-spark-beat", daemon=True)
-    beating.start()
-    try:
-        for other in run.jobs():
-            theirs = other.last_beat()
-            if other == job or theirs is None or not theirs.is_alive() or not share.overlaps(share_of(theirs)):
-                continue
-            if (theirs.started_at, other.uri) < (beat.started_at, job.uri):
-                raise ConfigError(
-                    f"This run is being collected by another job (shards {theirs.share}, process {theirs.pid} on "
-                    f"{theirs.host}); wait for it or end it, or share the run out with --shards i/n."
-                )
-        yield job, beat
-    finally:
-        over.set()
-        beating.join()
-        if not beat.is_done and job.parts():
-            # A full disk takes no release: the claim then ends with this process, and what went wrong is told.
-            with contextlib.suppress(StorageError):
-                job.release(beat)
-        else:
-            job.remove()
-
-
-def _keep_beating(job: Staging, beat: JobBeat, over: threading.Event) -> None:
-    while not over.wait(BEAT_SECONDS):
-        # The disk may have room again, and the storage answer again, before the claim is given up for old.
-        with contextlib.suppress(StorageError):
-            job.beat(beat)
-
-
-def is_at_work(run: RunStaging) -> bool:
-    """Tell whether some live job still collects for the run."""
-    return any(beat is not None and beat.is_alive() for beat in (job.last_beat() for job in run.jobs()))
-
-
 def adopt_leftovers(lake: Lake, run_id: str, own: Staging, share: Share, say: Callable[[str], None]) -> None:
     """Adopt what dead jobs of this run left behind of a share, before anything is planned.
 
@@ -173,11 +109,11 @@ def adopt_leftovers(lake: Lake, run_id: str, own: Staging, share: Share, say: Ca
 
 
 def _wait_for_workers(job: Staging, beat: JobBeat, say: Callable[[str], None]) -> None:
+    job.order_stop(Stop("driver_gone", "another job takes over"))
     silences: dict[int, Silence] = {}
     told = False
     while in_flight := still_working(job, beat, silences):
         if not told:
             say(f"Waiting for workers of an interrupted job, which still have {in_flight} rollouts in flight.")
-            job.order_stop(Stop("driver_gone", "another job takes over"))
             told = True
         time.sleep(LOOK_S)

@@ -8,12 +8,13 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
-from typing import Final, TypeVar
+from pathlib import PurePosixPath
+from typing import Any, Final, TypeVar
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from gym_spark.errors import GymSparkError, StorageError
+from gym_spark.errors import StorageError
 from gym_spark.rollout.adoption import adopt_parts
 from gym_spark.rollout.progress import Progress
 from gym_spark.rollout.share import Share
@@ -31,6 +32,10 @@ FAILED_BASE: Final = 200
 #: Finished parts are adopted into Delta this often: fewer, larger commits keep every later read fast (SPIKES.md).
 ADOPT_SECONDS: Final = 15.0
 POLL_SECONDS: Final = 0.5
+#: Adoptions in a row that may fail while workers go on.
+ADOPTION_TRIES: Final = 3
+#: After an interruption, requests in flight may take so long to be finished and staged.
+GRACE_SECONDS: Final = 10.0
 #: Network file systems keep what they know of a folder for up to a minute.
 SEEN_WITHIN_S: Final = 90.0
 #: Requests in flight that a worker has at least, if there is more than one worker.
@@ -81,20 +86,18 @@ def run_collect_job(
     with ThreadPoolExecutor(1, thread_name_prefix="gym-spark-adopt") as behind:
         try:
             with in_background(lake.spark, collected(pending, job).collect) as (action,):
-                adoption: Future[None] | None = None
-                due = time.monotonic() + ADOPT_SECONDS
-                while not action.done():
-                    show(desk.watch())
-                    if adoption is not None and adoption.done():
-                        adoption.result()
-                        adoption, due = None, time.monotonic() + ADOPT_SECONDS
-                    if adoption is None and time.monotonic() >= due:
-                        adoption = behind.submit(desk.adopt_and_follow)
-                    wait([action], timeout=POLL_SECONDS)
+                try:
+                    desk.keep(action, behind, show)
+                except BaseException:
+                    # What is in flight is paid for. A second Ctrl-C ends the wait, and then Spark's job.
+                    with contextlib.suppress(StorageError):
+                        staging.order_stop(Stop("interrupted", "the job was interrupted"))
+                    wait([action], timeout=GRACE_SECONDS)
+                    raise
         finally:
             behind.shutdown()
             desk.adopt()  # also after Ctrl-C: what is paid for is kept
-    last = desk.progress()
+    last = desk.watch()
     show(last)
     error = action.exception()
     if error is not None:
@@ -123,9 +126,31 @@ class _Desk:
     started: float = field(default_factory=time.monotonic)
     adopted: set[str] = field(default_factory=set)
     only_first_tries: bool = True
-    follows: bool = True
     mean_reward: float | None = None
     stopped: Stop | None = None
+
+    def keep(self, action: Future[Any], behind: ThreadPoolExecutor, show: Callable[[Progress], None]) -> None:
+        """Watch the Spark job to its end, and adopt parts as they come."""
+        adoption: Future[None] | None = None
+        due, failed = time.monotonic() + ADOPT_SECONDS, 0
+        while not action.done():
+            # A storage that fails for a moment is no reason to leave GPUs idle: what it holds is adopted later.
+            with contextlib.suppress(StorageError):
+                show(self.watch())
+            if self.beat.is_lost:
+                raise StorageError(
+                    "This process was suspended, or could not write, for so long that another job may have taken its "
+                    "rollouts over; --resume goes on."
+                )
+            if adoption is not None and adoption.done():
+                error = adoption.exception()
+                failed = 0 if error is None else failed + 1
+                if error is not None and (failed > ADOPTION_TRIES or not isinstance(error, StorageError)):
+                    raise error
+                adoption, due = None, time.monotonic() + ADOPT_SECONDS
+            if adoption is None and time.monotonic() >= due:
+                adoption = behind.submit(self.adopt_and_follow)
+            wait([action], timeout=POLL_SECONDS)
 
     def adopt(self) -> None:
         """Adopt the parts that came since the last time."""
@@ -135,6 +160,7 @@ class _Desk:
         # Looked at after the parts: a try that repeats another's rollouts says so before it stages any. Remembered, for
         # a try that was taken for dead may come to and write its own status again.
         self.only_first_tries &= all(status.tries == 1 for status in self.staging.statuses())
+        self.only_first_tries &= not self.beat.is_lost and _one_try_each([*self.adopted, *fresh])
         adopt_parts(self.lake, self.run_id, fresh, self.share, are_new=self.only_first_tries)
         self.adopted.update(fresh)
 
@@ -158,12 +184,7 @@ class _Desk:
     def adopt_and_follow(self) -> None:
         """Adopt, and let verification follow."""
         self.adopt()
-        if self.follows:
-            try:
-                self.mean_reward = self.follow()
-            except (GymSparkError, *SPARK_ERRORS):
-                # What is wrong with it is told when it is done again, at the end. No reason to leave GPUs idle now.
-                self.follows = False
+        self.mean_reward = self.follow()
 
     def progress(self) -> Progress:
         return Progress.of(
@@ -192,13 +213,20 @@ def too_many_failures(seen: Progress) -> Stop | None:
     return Stop("too_many_failures", f"{failed} of the first {seen.done} rollouts failed ({kinds})")
 
 
+def _one_try_each(parts: list[str]) -> bool:
+    """Tell whether the parts of each partition are of one try of its Spark task."""
+    tries = {tuple(PurePosixPath(part).name.split("-")[:2]) for part in parts}
+    return len(tries) == len({partition for partition, _ in tries})
+
+
 @contextlib.contextmanager
 def in_background(spark: SparkSession, *actions: Callable[[], T]) -> Iterator[list[Future[T]]]:
     """Run Spark actions, each in a thread; leaving early (Ctrl-C, an error) cancels their jobs first."""
     tag = f"gym-spark-{uuid.uuid4().hex[:12]}"
+    add, cancel = _tagging(spark)
 
     def act(action: Callable[[], T]) -> T:
-        spark.addTag(tag)
+        add(tag)
         return action()
 
     with ThreadPoolExecutor(len(actions), thread_name_prefix="gym-spark-collect") as pool:
@@ -206,6 +234,18 @@ def in_background(spark: SparkSession, *actions: Callable[[], T]) -> Iterator[li
         try:
             yield running
         except BaseException:
-            with contextlib.suppress(PySparkException):
-                spark.interruptTag(tag)
+            with contextlib.suppress(*SPARK_ERRORS):
+                cancel(tag)
             raise
+
+
+def _tagging(spark: SparkSession) -> tuple[Callable[[str], None], Callable[[str], object]]:
+    """Return how to tag the jobs of this thread, and how to cancel a tag's.
+
+    A classic session keeps its tags per thread and finds no jobs of another's; its context does.
+    """
+    try:
+        context = spark.sparkContext
+    except PySparkException:  # Spark Connect has none
+        return spark.addTag, spark.interruptTag
+    return context.addJobTag, context.cancelJobsWithTag

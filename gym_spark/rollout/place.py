@@ -11,6 +11,7 @@ from gym_spark.config import digest
 from gym_spark.errors import ConfigError, StorageError
 from gym_spark.rollout.staging import RunStaging
 from gym_spark.tables.lake import Lake
+from gym_spark.tables.location import check_characters
 
 #: The folder in place of the lake's own.
 VARIABLE: Final = "GYM_SPARK_STAGING"
@@ -27,6 +28,7 @@ def staging_of(lake: Lake, run_id: str) -> RunStaging:
     """
     named = os.environ.get(VARIABLE)
     if named:
+        check_characters(named, VARIABLE)
         run = RunStaging(f"{named.rstrip('/')}/{run_id}")
         try:
             run.jobs()

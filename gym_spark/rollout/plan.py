@@ -9,7 +9,8 @@ from pyspark.sql import functions as F
 
 from gym_spark.tables.keys import ROLLOUT_KEY
 
-#: Executions of one rollout over all resumes, after which a failure that might pass is left alone.
+#: Executions of one rollout over all resumes, after which a failure that might pass is left alone; those that sent no
+#: request, as in an outage, cost nothing and do not count.
 MAX_ATTEMPTS: Final = 5
 
 
@@ -48,10 +49,12 @@ def latest_attempts(rollouts: DataFrame) -> DataFrame:
     """Reduce stored attempts to the one that stands: the completed one, else the newest.
 
     Returns:
-        One row per (task_id, rollout_index): `attempt` (highest), `is_completed`, `is_terminal`.
+        One row per (task_id, rollout_index): `attempt` (highest), `is_completed`, `is_terminal`, `tries` (attempts that
+        sent a request).
     """
     return rollouts.groupBy(*ROLLOUT_KEY).agg(
         F.max("attempt").alias("attempt"),
+        F.count_if(F.col("requests") > 0).alias("tries"),
         F.max(F.col("state") == "completed").alias("is_completed"),
         F.max(F.coalesce("failure_terminal", F.lit(False))).alias("is_terminal"),
     )
@@ -70,10 +73,10 @@ def pending_rollouts(planned: DataFrame, rollouts: DataFrame) -> DataFrame:
         The columns of `planned`, and `attempt` from 1.
     """
     stored = latest_attempts(rollouts)
-    done = F.col("is_completed") | F.col("is_terminal") | (F.col("attempt") >= MAX_ATTEMPTS)
+    done = F.col("is_completed") | F.col("is_terminal") | (F.col("tries") >= MAX_ATTEMPTS)
     return (
         planned.join(stored, on=list(ROLLOUT_KEY), how="left")
         .where(F.col("attempt").isNull() | ~done)
         .withColumn("attempt", F.coalesce("attempt", F.lit(0)) + F.lit(1))
-        .drop("is_completed", "is_terminal")
+        .drop("is_completed", "is_terminal", "tries")
     )

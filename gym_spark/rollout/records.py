@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from gym_spark.endpoint.masking import mask
 from gym_spark.endpoint.usage import Usage, sum_usage, usage_row
 from gym_spark.errors import RolloutError
 from gym_spark.harness.base import Episode
@@ -64,7 +65,8 @@ def completed(run_id: str, pending: Pending, episode: Episode, started_at: datet
         "replica": last.replica,
         "environment_reward": episode.environment_reward,
         "response": to_json(last.response),
-        "trajectory": to_json(list(episode.trajectory)),
+        # A harness of the user's may have put anything into it.
+        "trajectory": mask(to_json(list(episode.trajectory))),
     }
 
 
@@ -75,7 +77,7 @@ def failed(run_id: str, pending: Pending, error: RolloutError, started_at: datet
         "failure_kind": error.kind,
         "failure_stage": error.stage,
         "failure_terminal": error.terminal,
-        "error": storable(str(error)),
+        "error": storable(mask(str(error))),
         "turns": 0,
     }
 

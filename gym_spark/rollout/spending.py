@@ -6,7 +6,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from gym_spark.config import EndpointSpec
-from gym_spark.endpoint.budget import Estimate, cost, estimate
+from gym_spark.endpoint.budget import Estimate, Spent, cost, estimate
 from gym_spark.endpoint.usage import Usage
 from gym_spark.rollout.share import Share
 
@@ -28,18 +28,21 @@ def shared_out(endpoint: EndpointSpec, share: Share) -> EndpointSpec:
     )
 
 
-def spent_before(rollouts: DataFrame, endpoint: EndpointSpec) -> tuple[float, int]:
-    """Return the money and tokens that stored attempts are known to have cost; collects one row.
+def spent_before(rollouts: DataFrame, endpoint: EndpointSpec) -> Spent:
+    """Return what stored attempts are known to have cost; collects one row.
 
     Args:
         rollouts: Stored rollouts of the run, or of a share of it, every attempt.
         endpoint: The endpoint, for its prices; without them the money is 0.
     """
     names = Usage.__dataclass_fields__
-    row = rollouts.agg(*(F.sum(f"usage.{name}").alias(name) for name in names)).first()
-    usage = Usage(**row.asDict()) if row is not None else Usage()
+    known = rollouts.where(F.col("usage.total_tokens").isNotNull())
+    row = known.agg(F.count("*").alias("rollouts"), *(F.sum(f"usage.{name}").alias(name) for name in names)).first()
+    if row is None:
+        return Spent()
+    usage = Usage(**{name: row[name] for name in names})
     money = cost(usage, endpoint.prices) if endpoint.prices is not None else None
-    return money or 0.0, usage.total_tokens or 0
+    return Spent(money or 0.0, usage.total_tokens or 0, row["rollouts"])
 
 
 def estimate_of(

@@ -13,9 +13,9 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -36,7 +36,15 @@ _STOP: Final = "stop.json"
 class Stop:
     """Why a job starts no further rollout; those in flight are finished."""
 
-    kind: Literal["budget_exhausted", "driver_gone", "endpoint_down", "endpoint_refuses", "too_many_failures"]
+    kind: Literal[
+        "budget_exhausted",
+        "driver_gone",
+        "endpoint_down",
+        "endpoint_refuses",
+        "interrupted",
+        "overtaken",
+        "too_many_failures",
+    ]
     reason: str
 
 
@@ -97,6 +105,10 @@ class JobBeat:
     updated_at: float = 0.0
     #: All that was staged is adopted: nothing is left to the next job.
     is_done: bool = False
+    #: The claim is given up: the next job may take it at once.
+    is_released: bool = False
+    #: Others took the job for dead. Known to its own process only.
+    is_lost: bool = False
     host: str = field(default_factory=socket.gethostname)
     pid: int = field(default_factory=os.getpid)
     machine: str = field(default_factory=this_machine)
@@ -108,7 +120,7 @@ class JobBeat:
 
     def is_alive(self) -> bool:
         """Tell whether the job's driver still works: its process exists, if that can be seen, and the beat is fresh."""
-        if self.is_here and not _process_exists(self.pid):
+        if self.is_released or (self.is_here and not _process_exists(self.pid)):
             return False
         return time.time() - self.updated_at < DEAD_AFTER_S
 
@@ -139,6 +151,15 @@ class Staged:
 
 #: Columns of a part that `Staged` is made of.
 _STAGED: Final = ("requests", "usage", "failure_kind")
+
+
+_Read = TypeVar("_Read", JobBeat, Stop, WorkerStatus)
+
+
+def _read(kind: type[_Read], loaded: dict[str, Any]) -> _Read:
+    """Read what this or another version of gym-spark wrote: keys that this one does not know are passed over."""
+    known = {one.name for one in fields(kind)}
+    return kind(**{name: value for name, value in loaded.items() if name in known})
 
 
 def part_name(partition: int, name: str) -> str:
@@ -200,12 +221,12 @@ class Staging(Folder):
     def status_of(self, partition: int) -> WorkerStatus | None:
         """Read the newest status of a partition's worker, if there is one."""
         loaded = self.get_json(_status_name(partition))
-        return None if loaded is None else WorkerStatus(**loaded)
+        return None if loaded is None else _read(WorkerStatus, loaded)
 
     def statuses(self) -> list[WorkerStatus]:
         """Read every worker's newest status."""
         found = (self.get_json(name) for name in self.names() if name.startswith("status-"))
-        return [WorkerStatus(**loaded) for loaded in found if loaded is not None]
+        return [_read(WorkerStatus, loaded) for loaded in found if loaded is not None]
 
     def beat(self, beat: JobBeat) -> None:
         """Show that the job's driver is alive."""
@@ -214,13 +235,13 @@ class Staging(Folder):
 
     def release(self, beat: JobBeat) -> None:
         """Give the claim up: the next job need not wait until the beat is old."""
-        beat.updated_at = 0.0
-        self.put_json(_BEAT, asdict(beat))
+        beat.is_released = True
+        self.beat(beat)
 
     def last_beat(self) -> JobBeat | None:
         """Return the newest beat of the job's driver."""
         loaded = self.get_json(_BEAT)
-        return JobBeat(**loaded) if loaded is not None else None
+        return _read(JobBeat, loaded) if loaded is not None else None
 
     def order_stop(self, stop: Stop) -> None:
         """Tell the workers to start no further rollout."""
@@ -229,7 +250,7 @@ class Staging(Folder):
     def ordered_stop(self) -> Stop | None:
         """Return why the workers shall stop, or None."""
         loaded = self.get_json(_STOP)
-        return None if loaded is None else Stop(**loaded)
+        return None if loaded is None else _read(Stop, loaded)
 
 
 @dataclass(frozen=True, slots=True)

@@ -198,5 +198,4 @@ class _Lane:
         if self.board.job.endpoint.budget is None:
             return self.board.job
         stored = self.board.lake.read(ROLLOUTS, run_id=self.board.job.run_id).where(in_share(self.board.share))
-        money, tokens = spent_before(stored, self.board.job.endpoint)
-        return replace(self.board.job, spent_money=money, spent_tokens=tokens)
+        return replace(self.board.job, spent=spent_before(stored, self.board.job.endpoint))

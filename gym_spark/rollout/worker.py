@@ -8,25 +8,25 @@ no pyspark.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import time
 import uuid
 from collections import deque
-from collections.abc import Container, Iterator
+from collections.abc import Awaitable, Container, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
 import pyarrow as pa
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_exponential
 
 from gym_spark.config import EndpointSpec, JsonObject, PartSpec, SamplingSpec
-from gym_spark.endpoint.budget import Budget, cost
+from gym_spark.endpoint.budget import Budget, Spent, cost
 from gym_spark.endpoint.client import EndpointClient
 from gym_spark.endpoint.failures import FATAL_KINDS, EndpointFailure
 from gym_spark.endpoint.usage import Usage
 from gym_spark.endpoint.wire import Reply
 from gym_spark.errors import GymSparkError, RolloutError, StorageError, boundary
-from gym_spark.harness.base import Harness, load_harness
+from gym_spark.harness.base import Episode, Harness, load_harness
 from gym_spark.rollout.records import (
     BATCH_TEXT,
     PENDING_SCHEMA,
@@ -38,13 +38,21 @@ from gym_spark.rollout.records import (
     text_size,
     to_batches,
 )
-from gym_spark.rollout.retake import GONE_AFTER_S, Earlier, Silence, taken_over
+from gym_spark.rollout.reports import Reports
+from gym_spark.rollout.retake import Earlier, taken_over
 from gym_spark.rollout.staging import Staging, Stop, WorkerStatus
 from gym_spark.tables.keys import rollout_seed
 
 #: A part is written at this many rows, this much text, or after this long: DESIGN.md §3.
 PART_ROWS: Final = 200
 PART_SECONDS: Final = 1.0
+#: Rows that wait to be written at most, if they are small.
+MOST_ROWS: Final = 5 * PART_ROWS
+#: Failures in a row that lie in the set-up (a key, an address), after which a worker starts nothing more, if some of
+#: its rollouts went well before: a firewall, say, may refuse a single prompt with the status of a wrong key.
+FATAL_ROW: Final = 5
+#: A part that cannot be written is tried again for so long: what it holds is paid for.
+WRITE_SECONDS: Final = 20.0
 
 #: What the collect stage returns, one row per worker: its parts are named `<stem>-<number>`, with numbers from 0.
 SUMMARY_SCHEMA: Final = pa.schema(
@@ -66,11 +74,11 @@ class CollectJob:
     sampling: SamplingSpec
     harness: PartSpec
     workers: int
+    rollout_timeout_s: float = 6 * 3600.0
     #: Where workers leave finished rollouts and their status; None where they reach no folder that the driver sees.
     staging: Staging | None = None
     #: What the run has cost before this job, of its budget.
-    spent_money: float = 0.0
-    spent_tokens: int = 0
+    spent: Spent = field(default_factory=Spent)
 
     def share(self, partition: int) -> int:
         """Return this partition's part of the run-wide concurrency; the parts add up to the whole."""
@@ -95,8 +103,8 @@ class _Finished:
             self.full.set()
 
     async def room(self) -> None:
-        """Wait while a part's worth of text is not written: large answers come in step, and would pile up as rows."""
-        while self.size >= BATCH_TEXT:
+        """Wait while too much is not written: large answers come in step, and failures at once, and would pile up."""
+        while self.size >= BATCH_TEXT or len(self.rows) >= MOST_ROWS:
             await self.emptied.wait()
 
     def batches(self) -> Iterator[pa.RecordBatch]:
@@ -131,7 +139,14 @@ def collect_partition(batches: Iterator[pa.RecordBatch], job: CollectJob, partit
             pass
     else:
         for batch in finished_batches(batches, job, partition, earlier):
-            staging.put_part(partition, numbered(stem, parts), batch)
+            for attempt in Retrying(
+                retry=retry_if_exception_type(StorageError),
+                stop=stop_after_delay(WRITE_SECONDS),
+                wait=wait_exponential(multiplier=0.2, max=5.0),
+                reraise=True,
+            ):
+                with attempt:
+                    staging.put_part(partition, numbered(stem, parts), batch)
             parts += 1
     summary = {"partition": partition, "reached": earlier is not None, "stem": stem, "parts": parts}
     return pa.RecordBatch.from_pylist([summary], schema=SUMMARY_SCHEMA)
@@ -162,13 +177,14 @@ def finished_batches(
             while not over.done() or finished.rows:
                 if time.time() - told >= PART_SECONDS:
                     told = time.time()
-                    runner.run(player.report(told))
+                    player.report()
                 runner.run(_full_or_over(finished, over))
                 yield from finished.batches()
             over.result()  # a lane only raises for a broken engine: let Spark see it
             player.status.is_over = True
-            runner.run(player.report(time.time()))
         finally:
+            if player.reports is not None:
+                player.reports.close(player.told())
             over.cancel()
             runner.run(player.client.aclose())
 
@@ -183,18 +199,24 @@ async def _started(
 
     lanes = job.share(partition)
     client = EndpointClient(job.endpoint, concurrency=lanes, share=1 / job.workers, on_failure=note_failure)
-    before = Usage(input_tokens=status.input_tokens, output_tokens=status.output_tokens)
-    prices = job.endpoint.prices
-    budget = Budget(
-        job.endpoint,
-        share=1 / job.workers,
-        spent_money=job.spent_money / job.workers + ((cost(before, prices) or 0.0) if prices is not None else 0.0),
-        spent_tokens=job.spent_tokens // job.workers + status.input_tokens + status.output_tokens,
-    )
+    budget = Budget(job.endpoint, share=1 / job.workers, spent=_spent(job, status))
     player = _Player(job, client, load_harness(job.harness), finished, status, budget, status.requests, status.retries)
     if job.staging is not None:
-        player.stop = job.staging.ordered_stop()  # a task that starts late, or again, may find the job stopped
+        player.reports = Reports(job.staging, player.told())
+        player.stop = player.reports.order
     return player, asyncio.gather(*(player.lane(pending) for _ in range(lanes)))
+
+
+def _spent(job: CollectJob, status: WorkerStatus) -> Spent:
+    """Return this worker's share of what the run has spent, and what earlier tries of its Spark task have."""
+    prices, whole = job.endpoint.prices, job.spent
+    tried = Usage(input_tokens=status.input_tokens, output_tokens=status.output_tokens)
+    money = (cost(tried, prices) or 0.0) if prices is not None else 0.0
+    return Spent(
+        money=whole.money / job.workers + money,
+        tokens=whole.tokens // job.workers + status.input_tokens + status.output_tokens,
+        rollouts=whole.rollouts // job.workers + status.done,
+    )
 
 
 async def _full_or_over(finished: _Finished, over: asyncio.Future[Any]) -> None:
@@ -202,16 +224,6 @@ async def _full_or_over(finished: _Finished, over: asyncio.Future[Any]) -> None:
     bell = asyncio.ensure_future(finished.full.wait())
     await asyncio.wait({bell, over}, timeout=PART_SECONDS, return_when=asyncio.FIRST_COMPLETED)
     bell.cancel()
-
-
-def _exchange(staging: Staging, told: WorkerStatus, silence: Silence) -> Stop | None:
-    """Write a worker's status, and read what its driver says: the order to stop, if there is one, or nothing more."""
-    beat = staging.last_beat()
-    if beat is not None:  # otherwise another job has taken over, and removed the folder
-        staging.put_status(told)
-    if silence.seconds(beat and beat.updated_at) >= GONE_AFTER_S:
-        return Stop("driver_gone", f"the process that collects was not heard of for {GONE_AFTER_S:g} s")
-    return staging.ordered_stop()
 
 
 def _pending(batches: Iterator[pa.RecordBatch], staged: Container[tuple[str, int, int]]) -> Iterator[Pending]:
@@ -239,8 +251,10 @@ class _Player:
     retries_before: int
     in_flight: int = 0
     stop: Stop | None = None
-    #: How long the driver has not beaten.
-    silence: Silence = field(default_factory=Silence)
+    #: None where there is no staging folder.
+    reports: Reports | None = None
+    #: Failures in a row that lie in the set-up.
+    fatal: int = 0
     #: Rung and replaced whenever a rollout has ended, for lanes that wait to learn what one costs.
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -250,6 +264,8 @@ class _Player:
             self.budget.start()
             # Not bound to a name here: a lane would hold its last row while it waits for the next one.
             self._end(*await self._play(pending))
+            # A lane whose calls fail at once would otherwise leave the loop to nobody.
+            await asyncio.sleep(0)
 
     def _end(self, row: JsonObject, usages: list[Usage]) -> None:
         self.budget.settle(usages)
@@ -260,6 +276,7 @@ class _Player:
         self.finished.add(row)
 
     async def _may_start(self) -> bool:
+        self._give_up()
         while self.stop is None:
             decision = self.budget.decide()
             if decision == "start":
@@ -271,23 +288,24 @@ class _Player:
                 await self.ended.wait()
         return False
 
-    async def report(self, at: float) -> None:
-        """Tell how things stand, and take the driver's orders.
+    def report(self) -> None:
+        """Tell how things stand, and hear whether to go on.
 
         Stops where the driver says so or is gone, or where no replica came back: further rollouts would only be written
         off.
         """
-        told = self.told(at)
-        if self.job.staging is not None:
-            # In a thread, for calls go on meanwhile; and a storage that fails for a moment loses a report, no rollout.
-            with contextlib.suppress(StorageError):
-                self.stop = await asyncio.to_thread(_exchange, self.job.staging, told, self.silence) or self.stop
-        if self.stop is None and self.client.stats().given_up:
-            self.stop = Stop("endpoint_down", f"no replica has answered for long ({self.status.first_failure})")
+        if self.reports is not None:
+            self.reports.tell(self.told())
+            self.stop = self.stop or self.reports.order
+        self._give_up()
         if self.stop is not None:
             self.ended.set()
 
-    def told(self, at: float) -> WorkerStatus:
+    def _give_up(self) -> None:
+        if self.stop is None and self.client.given_up:
+            self.stop = Stop("endpoint_down", f"no replica has answered for long ({self.status.first_failure})")
+
+    def told(self) -> WorkerStatus:
         """Return the status as of now, for good."""
         seen, status = self.client.stats(), self.status
         status.in_flight = self.in_flight
@@ -297,7 +315,7 @@ class _Player:
         status.retries = self.retries_before + seen.retries
         status.oldest = [asdict(call) for call in seen.oldest]
         status.stop = asdict(self.stop) if self.stop is not None else None
-        status.updated_at = at
+        status.updated_at = time.time()
         return replace(status, failures=dict(status.failures))
 
     async def _play(self, pending: Pending) -> tuple[JsonObject, list[Usage]]:
@@ -328,8 +346,7 @@ class _Player:
         try:
             with boundary("harness"):
                 params: Any = json.loads(pending.responses_create_params)
-                episode = await self.harness.run(params, call)
-                await self.finished.room()
+                episode = await self._limited(self.harness.run(params, call))
                 row = completed(self.job.run_id, pending, episode, started_at)
         except GymSparkError as found:
             # A harness may raise the others too; only an engine that is broken may end the task.
@@ -337,8 +354,20 @@ class _Player:
                 found if isinstance(found, RolloutError) else RolloutError("harness_error", str(found), stage="harness")
             )
             row = failed(self.job.run_id, pending, error, started_at)
+        await self.finished.room()
         row |= cost_of([*answered, *lost], model_calls=len(answered), requests=requests)
         return row, answered + [usage for usage in lost if usage.total_tokens is not None]
+
+    async def _limited(self, playing: Awaitable[Episode]) -> Episode:
+        limit_s = self.job.rollout_timeout_s
+        try:
+            async with asyncio.timeout(limit_s) as clock:
+                return await playing
+        except TimeoutError as error:
+            if not clock.expired():
+                raise  # the harness's own
+            message = f"the rollout took longer than rollout_timeout_s, {limit_s:g} s"
+            raise RolloutError("rollout_timeout", message, stage="harness") from error
 
     def _count(self, row: JsonObject) -> None:
         self.status.done += 1
@@ -348,5 +377,9 @@ class _Player:
         self.status.latency_ms += row.get("latency_ms") or 0.0
         if kind := row.get("failure_kind"):
             self.status.failures[kind] = self.status.failures.get(kind, 0) + 1
-            if kind in FATAL_KINDS and self.stop is None:
+            self.fatal = self.fatal + 1 if kind in FATAL_KINDS else 0
+            succeeded = self.status.done > sum(self.status.failures.values())
+            if self.stop is None and self.fatal >= (FATAL_ROW if succeeded else 1):
                 self.stop = Stop("endpoint_refuses", f"{kind}: {row['error']}")
+        else:
+            self.fatal = 0

@@ -45,9 +45,7 @@ def location_of(lake: str) -> Location:
     """
     if not lake.strip():
         raise ConfigError("--lake (or GYM_SPARK_LAKE) is empty; give a folder, a URI, or catalog.schema.")
-    odd = _UNUSABLE.search(lake)
-    if odd is not None:
-        raise ConfigError(f"--lake '{lake}' holds {odd[0]!r}, which Spark cannot use in a path; choose another folder.")
+    check_characters(lake, "--lake")
     lake = _without_scheme(lake)
     if "://" in lake or lake.startswith("dbfs:/"):
         return Location(lake.rstrip("/"), "uri")
@@ -57,6 +55,23 @@ def location_of(lake: str) -> Location:
     if path.exists() and not path.is_dir():
         raise ConfigError(f"--lake '{lake}' is a file; choose a folder.")
     return Location(str(path), "folder")
+
+
+def check_characters(place: str, what: str) -> None:
+    """Refuse a folder or URI that Spark would take for a pattern, or cannot name.
+
+    Args:
+        place: The folder.
+        what: Who names it: a flag or a variable.
+
+    Raises:
+        ConfigError: it holds such a character.
+    """
+    odd = _UNUSABLE.search(place)
+    if odd is not None:
+        raise ConfigError(
+            f"{what} '{place}' holds {odd[0]!r}, which Spark cannot use in a path; choose another folder."
+        )
 
 
 def _without_scheme(lake: str) -> str:

@@ -48,6 +48,8 @@ class AsksTwice(SingleTurn):
         """Play one rollout."""
         with contextlib.suppress(EndpointFailure):
             await call(params)
+        if self.ends == "never":
+            await asyncio.Event().wait()
         if self.ends == "failed":
             raise ValueError("no second turn")
         if self.ends == "cancelled":

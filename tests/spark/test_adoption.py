@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from gym_spark.errors import ConfigError
-from gym_spark.rollout.adoption import adopt_leftovers, adopt_parts, claimed
+from gym_spark.rollout.adoption import adopt_leftovers, adopt_parts
+from gym_spark.rollout.claims import claimed
 from gym_spark.rollout.place import staging_of
 from gym_spark.rollout.progress import Progress
 from gym_spark.rollout.records import to_batch

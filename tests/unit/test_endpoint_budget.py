@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gym_spark.config import BudgetSpec, EndpointSpec, Prices
-from gym_spark.endpoint.budget import Budget, Decision, Estimate, cost, estimate
+from gym_spark.endpoint.budget import Budget, Decision, Estimate, Spent, cost, estimate
 from gym_spark.endpoint.usage import Usage
 from gym_spark.errors import ConfigError
 
@@ -17,7 +17,8 @@ def budget(
     money: float | None = None, tokens: int | None = None, prices: Prices | None = PRICES, **more: float
 ) -> Budget:
     spec = EndpointSpec(model="m", prices=prices, budget=BudgetSpec(money=money, tokens=tokens))
-    return Budget(spec, share=more.get("share", 1.0), spent_money=more.get("spent_money", 0.0))
+    spent = Spent(more.get("spent_money", 0.0), 0, int(more.get("spent_rollouts", 0)))
+    return Budget(spec, share=more.get("share", 1.0), spent=spent)
 
 
 def play(purse: Budget, usages: list[Usage]) -> int:
@@ -88,6 +89,13 @@ def test_a_resumed_run_has_what_is_left_and_a_worker_its_share() -> None:
     assert play(budget(money=0.010, spent_money=0.0065), [CALL] * 5) == 1
     assert play(budget(money=0.010, spent_money=0.011), [CALL] * 5) == 0
     assert play(budget(money=0.020, share=0.5), [CALL] * 9) == 3
+
+
+def test_a_resumed_run_knows_what_a_rollout_costs() -> None:
+    """Three rollouts cost 0.009 of 0.010: a fourth would pass the budget, and is not begun to find that out."""
+    assert play(budget(money=0.010, spent_money=0.009, spent_rollouts=3), [CALL]) == 0
+    assert play(budget(money=0.012, spent_money=0.009, spent_rollouts=3), [CALL] * 2) == 1
+    assert play(budget(money=0.010, spent_money=0.0, spent_rollouts=3), [CALL] * 5) == 3, "cost nobody knows"
 
 
 @pytest.mark.parametrize(

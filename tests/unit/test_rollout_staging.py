@@ -10,14 +10,16 @@ from pathlib import Path
 import pytest
 
 from gym_spark.config import BudgetSpec, EndpointSpec
-from gym_spark.errors import StorageError
+from gym_spark.errors import BusyError, StorageError
 from gym_spark.rollout import retake, staging
+from gym_spark.rollout.claims import check_claim, claimed
 from gym_spark.rollout.folder import Folder
 from gym_spark.rollout.records import to_batch
+from gym_spark.rollout.reports import Reports
 from gym_spark.rollout.retake import GONE_AFTER_S, SILENT_S, Silence, still_working, taken_over
 from gym_spark.rollout.share import WHOLE, Share
 from gym_spark.rollout.spending import shared_out
-from gym_spark.rollout.staging import DEAD_AFTER_S, JobBeat, Staging, WorkerStatus
+from gym_spark.rollout.staging import DEAD_AFTER_S, JobBeat, RunStaging, Staging, WorkerStatus
 from tests.spark.frames import failure, rollout
 
 
@@ -172,3 +174,42 @@ def test_jobs_that_share_a_run_out_share_its_limits() -> None:
     assert part.budget == BudgetSpec(money=1, tokens=333)
     assert shared_out(whole, WHOLE) == whole
     assert shared_out(EndpointSpec(), Share(1, 2)) == EndpointSpec(concurrency=16)
+
+
+def test_of_two_claims_the_later_one_leaves_even_if_it_saw_nothing_at_first(tmp_path: Path) -> None:
+    """On a slow storage the earlier claim shows only after the later job has looked: it looks again."""
+    run = RunStaging(str(tmp_path))
+    with claimed(run, WHOLE) as (job, beat):
+        check_claim(run, job, beat)
+        earlier = run.job("earlier")
+        earlier.beat(JobBeat("2/3", beat.started_at - 1, pid=os.getpid()))
+        with pytest.raises(BusyError, match=r"another job \(shards 2/3"):
+            check_claim(run, job, beat)
+        earlier.release(JobBeat("2/3", beat.started_at - 1, pid=os.getpid()))
+        check_claim(run, job, beat)
+
+
+def test_a_job_that_was_suspended_knows_that_it_lost_its_claim(tmp_path: Path) -> None:
+    """Others took it for dead, and its folder for theirs: it neither beats nor tidies up again."""
+    run = RunStaging(str(tmp_path))
+    with claimed(run, WHOLE) as (job, beat):
+        beat.updated_at -= DEAD_AFTER_S + 1
+        deadline = time.monotonic() + 10
+        while not beat.is_lost and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert beat.is_lost
+    assert job.names() == ["job.json"]
+
+
+def test_what_another_version_wrote_is_read(job: Staging) -> None:
+    job.put_json("status-00003.json", {"partition": 3, "done": 4, "of_a_later_version": 1})
+    assert job.status_of(3) == WorkerStatus(3, done=4)
+
+
+def test_a_try_that_was_overtaken_starts_nothing_more(job: Staging) -> None:
+    told = Reports(job, WorkerStatus(0))
+    job.put_status(WorkerStatus(0, tries=2))
+    told.close(WorkerStatus(0))
+    assert told.order is not None
+    assert told.order.kind == "overtaken"
+    assert job.status_of(0) == WorkerStatus(0, tries=2)

@@ -29,7 +29,7 @@ from gym_spark.interchange.gym.stored import TaskIds, measures_of, scores_of
 from gym_spark.interchange.gym_layout import AGGREGATE_SAMPLE, key_metrics, statistic_keys
 from gym_spark.interchange.row_files import write_text
 from gym_spark.results.agent_numbers import LabelNumbers, label_numbers, perf_numbers
-from gym_spark.results.partition_pass import OUTCOME_SCHEMA
+from gym_spark.results.partition_rows import OUTCOME_SCHEMA
 from gym_spark.results.repeats import across_repeats
 
 #: Files beside results that a pattern may find as well.

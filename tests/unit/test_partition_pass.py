@@ -1,0 +1,147 @@
+"""The pass over whole tasks: the same numbers for any partitioning and row order, strict JSON for any value."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gym_spark.results.partition_pass import LabelSums, pass_over, sums_of
+from gym_spark.results.partition_rows import OUTCOME_SCHEMA
+from gym_spark.results.pass_majority import finish
+
+Row = dict[str, Any]
+
+numbers = st.one_of(st.integers(-3, 3).map(float), st.floats(allow_nan=True, allow_infinity=True), st.just(1e300))
+names = st.sampled_from(["strict", "é/ü", 'quo"te', "mean/x", "零"])
+
+
+@st.composite
+def runs(draw: st.DrawFn) -> list[Row]:
+    """Tasks with uneven repeats; rewards that are binary, any number or absent; labels one or two per task."""
+    rows = []
+    for task in range(draw(st.integers(1, 5))):
+        for repeat in range(draw(st.integers(1, 4))):
+            reward = draw(st.one_of(st.none(), st.sampled_from([0.0, 1.0]), numbers))
+            scores = draw(st.dictionaries(names, st.one_of(st.none(), numbers), max_size=3))
+            rows.append(
+                {
+                    "task_id": str(task),
+                    "task_index": task,
+                    "label": draw(st.sampled_from(["a", "b"])),
+                    "rollout_index": repeat,
+                    "standing": draw(st.sampled_from(["measured", "measured", "masked", None])),
+                    "reward": reward,
+                    "scores": list(scores.items()),
+                    "measures": draw(st.sampled_from([None, [("output_tokens", 5.0)], [("strict", 2.0)]])),
+                    "answer": draw(st.sampled_from([None, "", "x", "y"])),
+                }
+            )
+    return rows
+
+
+def passed(rows: Sequence[Row], *, fan_out: bool = False, text_ids: bool = False) -> list[Row]:
+    """Pass over one partition."""
+    batches = pa.Table.from_pylist(list(rows), schema=OUTCOME_SCHEMA).to_batches(max_chunksize=3)
+    return [row for batch in pass_over(batches, fan_out=fan_out, text_ids=text_ids) for row in batch.to_pylist()]
+
+
+def groups(found: Sequence[Row]) -> dict[tuple[int, str | None], tuple[Any, ...]]:
+    """The groups' entries, their JSON read strictly."""
+
+    def read(text: str) -> Any:
+        return json.loads(text, parse_constant=pytest.fail)
+
+    return {
+        (row["task_index"], row["label"]): (
+            *(row[name] for name in ("task", "first", "rollouts", "expected")),
+            read(f"{{{row['statistics']}}}"),
+            read(f"[{row['infos']}]"),
+        )
+        for row in found
+        if row["kind"] == "group"
+    }
+
+
+def columns(found: Sequence[Row]) -> dict[tuple[str | None, str], list[tuple[int, float]]]:
+    """The (repeat, value) pairs of each label's columns."""
+    pairs: dict[tuple[str | None, str], list[tuple[int, float]]] = defaultdict(list)
+    for row in found:
+        if row["kind"] == "column":
+            values, repeats = np.frombuffer(row["values"], np.float64), np.frombuffer(row["repeats"], np.int32)
+            pairs[row["label"], row["column"]] += zip(repeats.tolist(), values.tolist(), strict=True)
+    return {key: sorted(pairs[key], key=str) for key in sorted(pairs, key=str)}
+
+
+def sums(found: Sequence[Row]) -> dict[str | None, LabelSums]:
+    return sums_of((row["label"], row["sums"]) for row in found if row["kind"] == "sums")
+
+
+@settings(deadline=None)
+@given(rows=runs(), partitions=st.integers(2, 7), seed=st.integers(0, 99), fan_out=st.booleans())
+def test_numbers_are_the_same_in_any_partitioning_and_order(
+    rows: list[Row], partitions: int, seed: int, fan_out: bool
+) -> None:
+    """One partition, against several of whole tasks with their rows shuffled."""
+    whole = passed(rows, fan_out=fan_out)
+    shuffled = [rows[place] for place in np.random.default_rng(seed).permutation(len(rows))]
+    parts = [
+        row
+        for part in range(partitions)
+        for row in passed([one for one in shuffled if one["task_index"] % partitions == part], fan_out=fan_out)
+    ]
+    if fan_out or len({row["label"] for row in rows}) == 1:
+        assert groups(parts) == groups(whole)
+    assert str(columns(parts)) == str(columns(whole))
+    one, several = sums(whole), sums(parts)
+    assert one.keys() == several.keys()
+    for label, expected in one.items():
+        own = several[label]
+        for name in ("rows", "masked", "tasks", "tasks_by_repeat", "masked_tasks", "all_repeats"):
+            assert getattr(own, name) == getattr(expected, name), name
+        assert str(_rounded(finish(own.curves))) == str(_rounded(finish(expected.curves)))
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _rounded(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_rounded(item) for item in value]
+    return float(f"{value:.9g}") if isinstance(value, float) and math.isfinite(value) else value
+
+
+def test_nothing_comes_of_nothing() -> None:
+    assert passed([]) == []
+
+
+def row(task: str, index: int, repeat: int, **more: Any) -> Row:
+    key = {"task_id": task, "task_index": index, "label": "a", "rollout_index": repeat, "standing": "measured"}
+    return key | {"reward": 1.0, "scores": [], "measures": None, "answer": None} | more
+
+
+def test_p43_what_is_not_finite_is_null_and_makes_no_number() -> None:
+    """Rewards NaN, infinity and 1: every line is strict JSON, and no mean is told that ignores two of three."""
+    found = passed([row("0", 0, 0, reward=math.nan), row("0", 0, 1, reward=math.inf), row("0", 0, 2)])
+    ((*_, statistics, infos),) = groups(found).values()
+    assert [info["reward"] for info in infos] == [None, None, 1.0]
+    assert statistics == {}
+
+
+def test_a_reward_is_shown_as_it_stood() -> None:
+    odd = [row("0", 0, 0, scores=[("reward", 1.0)]), row("0", 0, 1, reward=None, scores=[("reward", None)])]
+    ((*_, infos),) = groups(passed([*odd, row("0", 0, 2, reward=None)])).values()
+    assert [info.get("reward", "absent") for info in infos] == [True, None, "absent"]
+
+
+def test_text_ids_are_texts_and_numbers_are_numbers() -> None:
+    found = groups(passed([row("7", 7, 0), row('"7"', 8, 0), row("x y", 9, 0)], text_ids=True))
+    assert [json.loads(entry[0]) for entry in found.values()] == [7, "7", "x y"]
+    assert [entry[-1][0]["rollout_id"] for entry in found.values()] == ["7:0", "7:0", "x y:0"]
