@@ -29,7 +29,7 @@ from gym_spark.results.run_profile import RunProfile
 from gym_spark.rollout.adoption import adopt_leftovers, in_share
 from gym_spark.rollout.claims import check_claim, claimed, is_at_work
 from gym_spark.rollout.collect import run_collect_job, worker_count
-from gym_spark.rollout.place import staging_of
+from gym_spark.rollout.place import forget_place, note_place, staging_of
 from gym_spark.rollout.plan import first_attempts, pending_rollouts
 from gym_spark.rollout.progress import Progress
 from gym_spark.rollout.share import WHOLE, Share
@@ -121,6 +121,7 @@ def collect(
     """
     spec = record.spec
     folder = staging_of(lake, spec.run_id)
+    note_place(lake, spec.run_id)
     with claimed(folder, share) as (staging, beat):
         adopt_leftovers(lake, spec.run_id, staging, share, say)
         todo, total, whole = _todo(lake, record, share)
@@ -212,6 +213,7 @@ def verify(lake: Lake, record: RunRecord) -> None:
 def tidy(lake: Lake, record: RunRecord) -> None:
     """Compact what collection and verification wrote a little at a time, unless another job still adds to it."""
     run_id = record.spec.run_id
+    forget_place(lake, run_id)
     if not is_at_work(staging_of(lake, run_id)):
         lake.compact(ROLLOUTS, run_id=run_id)
         lake.compact(VERIFICATIONS, run_id=run_id)

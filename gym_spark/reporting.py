@@ -24,6 +24,7 @@ from gym_spark.interchange.row_files import exported_rows, write_lines
 from gym_spark.planning import planned, tasks_of
 from gym_spark.prepare.catalog import Benchmark
 from gym_spark.results.agent_numbers import outcome_rows
+from gym_spark.results.costs import cost_numbers
 from gym_spark.results.custom import CustomMetrics, custom_metrics, find_hook, metric_rows
 from gym_spark.results.group_scores import group_scores
 from gym_spark.results.outcomes import outcomes
@@ -55,6 +56,7 @@ def profile(lake: Lake, record: RunRecord, benchmark: Benchmark | None = None, *
     covered, numbers = profile_numbers(frame, lake.read(TASK_PROFILES, **here), max_k=record.spec.num_repeats)
     for name in by:
         numbers += group_scores(lake.read(TASK_PROFILES, **here), tasks_of(lake, record), name)
+    numbers += cost_numbers(frame, lake.read(TASK_PROFILES, **here), covered, record.spec.endpoint.prices)
     numbers += custom_rows(custom_of(lake, record, benchmark).overall, covered)
     lake.replace(METRICS, lake.frame(METRICS, [asdict(number) | here for number in numbers]), **here)
     return RunProfile(
@@ -91,7 +93,7 @@ def write_profile_files(
     *,
     allow_partial: bool = False,
 ) -> None:
-    """Write the run's numbers as NeMo Gym's files.
+    """Write the run's numbers as NeMo Gym's files, and the agents' into `metrics` as well.
 
     Args:
         lake: The lake.
@@ -116,7 +118,10 @@ def write_profile_files(
         text_ids=spec.imported is not None,
     ) as passes:
         own = custom_of(lake, record, benchmark)
-        write_profile(files, passes, samples, own, planned=record.planned_rollouts, allow_partial=allow_partial)
+        rows = write_profile(files, passes, samples, own, planned=record.planned_rollouts, allow_partial=allow_partial)
+    here |= {"verification_id": record.verification_id}
+    frame = lake.frame(METRICS, [here | row for row in rows])
+    lake.replace(METRICS, frame, **here, denominator="measured")
 
 
 def labelled_outcomes(lake: Lake, record: RunRecord) -> DataFrame:

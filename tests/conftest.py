@@ -27,6 +27,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         layer = item.path.relative_to(ROOT).parts[0]
         item.add_marker(getattr(pytest.mark, layer))
+        if item.get_closest_marker("long") and not os.environ.get("GYM_SPARK_LONG"):
+            item.add_marker(pytest.mark.skip(reason="a long form; GYM_SPARK_LONG=1 runs it"))
 
 
 @pytest.fixture(scope="session")

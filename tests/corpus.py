@@ -86,6 +86,16 @@ def cases(step: str = "") -> list[Case]:
     return [case for case in found if any(name.startswith(step) for name in case.steps())]
 
 
+def steps(prefix: str) -> list[Any]:
+    """The parameters of a test for each case and step whose name starts so."""
+    return [
+        pytest.param(case, step, id=f"{case.name}-{step}")
+        for case in cases(prefix)
+        for step in case.steps()
+        if step.startswith(prefix)
+    ]
+
+
 def differences(actual: Any, expected: Any) -> list[str]:
     """The first few differences as ``/path/to/value: ours, not theirs``; empty for equal values.
 

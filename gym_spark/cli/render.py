@@ -64,7 +64,8 @@ def _remarks(profile: RunProfile) -> list[str]:
         lines.append(f"Failures: {failures}.")
     if profile.stopped:
         lines.append(f"Stopped early: {profile.stopped}; --resume goes on.")
-    lines += [f"n/a: {reason}." for reason in sorted({metric.reason for metric in profile.metrics if metric.reason})]
+    shown = (metric.reason for metric in profile.metrics if metric.denominator != "completed")
+    lines += [f"n/a: {reason}." for reason in sorted(set(filter(None, shown)))]
     lines.append(
         f"{profile.coverage.planned_tasks} tasks x {profile.num_repeats}; intervals are clustered by task; "
         f"verdicts: {profile.verification_id}; dataset version {profile.dataset_version}."

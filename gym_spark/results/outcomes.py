@@ -19,12 +19,12 @@ def outcomes(planned: DataFrame, rollouts: DataFrame, verifications: DataFrame) 
     Returns:
         One row per planned rollout: its key, `task_index`, `shard`, `state` (completed, failed, missing),
         `failure_kind`, `answer_state`, `verdict` (scored, ...; null without one), `reward` (null unless scored),
-        `reason` (why not), `scores`, `extracted_answer`, `input_tokens`, `output_tokens` (both summed over attempts),
-        `started_at` (of the first attempt).
+        `reason` (why not), `scores`, `extracted_answer`, `latency_ms`, `input_tokens` and `output_tokens` (summed over
+        attempts), `started_at` (of the first attempt).
     """
     key = list(ROLLOUT_KEY)
     standing = F.max_by(
-        F.struct("attempt", "state", "failure_kind", "answer_state"),
+        F.struct("attempt", "state", "failure_kind", "answer_state", "latency_ms"),
         F.struct((F.col("state") == "completed").alias("completed"), "attempt"),
     )
     stored = rollouts.groupBy(*key).agg(

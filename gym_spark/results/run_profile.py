@@ -17,8 +17,8 @@ from gym_spark.results.reward_profile import task_groups
 from gym_spark.results.samples import Sample
 from gym_spark.results.uncertainty import Estimate, Floats, interval_95, rollout_mean, task_mean
 
-#: ``custom``: the benchmark's own metric says itself what it is over.
-Denominator = Literal["planned", "scored", "custom"]
+#: ``completed``: tokens and times of what was answered; ``custom``: the benchmark's own metric says what it is over.
+Denominator = Literal["planned", "scored", "completed", "custom"]
 
 #: A spread this small beside the mean is rounding.
 SAME: Final = 1e-12

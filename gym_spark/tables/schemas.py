@@ -225,8 +225,9 @@ METRICS: Final = Table(
             _key("verification_id", "verification the number is taken from"),
             _key("name", "name of the metric"),
             _key(
-                "denominator", "planned (unscored counts as 0), scored (finished only) or custom (the benchmark's own)"
+                "denominator", "planned (unscored counts as 0), scored (finished only), completed, custom or measured"
             ),
+            _column("label", pa.string(), "agent that a measured number is about; null: the whole run"),
             _column("value", pa.float64(), "null where it is undefined"),
             _column("se", pa.float64(), "standard error, clustered by task"),
             _column("ci_low", pa.float64(), "lower end of the 95 % interval"),

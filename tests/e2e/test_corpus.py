@@ -17,7 +17,7 @@ from gym_spark.interchange.gym.profiling import ProfileFiles
 from gym_spark.reporting import write_profile_files
 from gym_spark.tables.lake import Lake
 from gym_spark.tables.runs import find_run, get_run
-from tests.corpus import Case, cases, differences
+from tests.corpus import Case, differences, steps
 
 Profile = Callable[[Case, bool], dict[str, Any]]
 
@@ -32,15 +32,6 @@ DEFECTS: Final = {
     ): "it counts the masked by agent, of which two servers share one; we by label",
     ("syn_bigint", "profile_nohist"): "its mean of three equal means is one unit off at 4.6e17, so its spread is not 0",
 }
-
-
-def steps(prefix: str) -> list[Any]:
-    return [
-        pytest.param(case, step, id=f"{case.name}-{step}")
-        for case in cases(prefix)
-        for step in case.steps()
-        if step.startswith(prefix)
-    ]
 
 
 @pytest.fixture(scope="module")

@@ -45,7 +45,7 @@ def can_mount(folder: Path) -> bool:
         return False
 
 
-@pytest.mark.parametrize(("what", "free_mb"), [("staging", 2), ("commit", 7)])
+@pytest.mark.parametrize(("what", "free_mb"), [pytest.param("staging", 2, marks=pytest.mark.long), ("commit", 7)])
 def test_a_full_disk_is_one_sentence_and_a_resume_completes_the_run(
     what: str, free_mb: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from gym_spark.tables.lake import Lake
-from gym_spark.tables.schemas import ROLLOUTS, RUNS
+from gym_spark.tables.schemas import METRICS, ROLLOUTS, RUNS
 from tests.e2e.conftest import Run
 from tests.e2e.test_flow import QUIZ, arguments, quiz
 from tests.fake_openai import FakeOpenAI, last_user_text
 
-METRICS = """
+HOOK = """
 from pyspark.sql import functions as F
 
 def metrics(rollouts):
@@ -101,7 +101,7 @@ def test_files_that_are_no_run_are_refused_and_nothing_is_written(gym: Run, lake
 def test_a_benchmarks_own_metrics_and_two_runs_as_one(gym: Run, lake: Lake, tmp_path: Path) -> None:
     """Values over the run, of tasks and of repeats stand in table, JSON and files; an overlap of runs is named."""
     shutil.copytree(QUIZ / "quiz", tmp_path / "own" / "quiz")
-    (tmp_path / "own" / "quiz" / "metrics.py").write_text(METRICS)
+    (tmp_path / "own" / "quiz" / "metrics.py").write_text(HOOK)
     with (tmp_path / "own" / "quiz" / "benchmark.yaml").open("a") as file:
         file.write("key_metrics: [solved, mean_reward]\n")
     source = quiz(tmp_path / "quiz.jsonl", 4)
@@ -128,6 +128,9 @@ def test_a_benchmarks_own_metrics_and_two_runs_as_one(gym: Run, lake: Lake, tmp_
     assert [group["best_reward"] for group in groups] == [1.0, 0.0, 1.0, 0.0]
     (agent,) = json.loads((tmp_path / "X_agent_metrics.json").read_text())
     assert (agent["solved"], agent["mean_across_repeats/accuracy"]) == (4.0, 50.0)
+    stored = lake.read(METRICS, run_id="r1").where("denominator = 'measured'").collect()
+    assert {row.name: row.value for row in stored} == {key: value for key, value in agent.items() if key != "agent_ref"}
+    assert {(row.label, row.n_tasks, row.n_rollouts) for row in stored} == {("single_turn", 4, 8)}
     repeats = json.loads((tmp_path / "X_repeat_level_metrics.json").read_text())
     assert [entry["accuracy"] for entry in repeats] == [50.0, 50.0]
     one, other = tmp_path / "one", tmp_path / "other"

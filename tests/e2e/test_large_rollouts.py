@@ -13,7 +13,7 @@ from tests.fake_openai import FakeOpenAI
 from tests.reliability.large_rollouts import large_run
 
 #: The probe as it was written down is 300; a few show the same, since what is in flight and one part fill the memory.
-LARGE = int(os.environ.get("GYM_SPARK_LARGE_ROLLOUTS", "24"))
+LARGE = int(os.environ.get("GYM_SPARK_LARGE_ROLLOUTS", "12"))
 SIZE = 4 << 20
 
 

@@ -49,6 +49,8 @@ def test_without_shared_storage_each_rollout_is_done_once_and_a_resume_does_what
         shown = json.loads(told.out)
         assert (shown["coverage"]["completed"], shown["coverage"]["failures"]) == (89, {"invalid_reply": 1})
         broken = False
+        # Nothing is left in the folder, so the next process need not have the variable.
+        assert not (tmp_path / "lake" / "_staging" / "r1").exists()
         again = gym(*words, "--json", "--resume")
         assert again.code == 0, again.err
         assert server.requests == 91
@@ -62,6 +64,7 @@ def test_without_shared_storage_each_rollout_is_done_once_and_a_resume_does_what
     assert json.loads(again.out)["coverage"]["scored"] == 90
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("hidden")
 def test_without_shared_storage_a_budget_and_a_refused_key_end_the_run(gym: Run, lake: Lake, tmp_path: Path) -> None:
     """Workers tell the driver nothing but their rows; it concludes why they ended, and asks for no more."""

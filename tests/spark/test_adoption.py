@@ -9,7 +9,7 @@ import pytest
 from gym_spark.errors import ConfigError
 from gym_spark.rollout.adoption import adopt_leftovers, adopt_parts
 from gym_spark.rollout.claims import claimed
-from gym_spark.rollout.place import staging_of
+from gym_spark.rollout.place import forget_place, note_place, staging_of
 from gym_spark.rollout.progress import Progress
 from gym_spark.rollout.records import to_batch
 from gym_spark.rollout.share import WHOLE, Share
@@ -185,3 +185,25 @@ def test_a_retried_spark_task_knows_what_its_earlier_try_staged(tmp_path: Path) 
     keys = frozenset({("x", 0, 1), ("x", 1, 1), ("y", 0, 2)})
     assert staging.staged(0) == Staged(keys, requests=3, input_tokens=30, output_tokens=15)
     assert staging.staged(2) == Staged()
+
+
+def test_a_run_that_was_staged_elsewhere_is_not_paid_for_again(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process without the variable would find neither the claim nor what is left; it is told which folder to name."""
+    monkeypatch.setenv("GYM_SPARK_STAGING", str(tmp_path / "elsewhere"))
+    staging_of(lake, RUN).job("dead").put_json("job.json", {"share": "1/1", "started_at": 0.0})
+    note_place(lake, RUN)
+    forget_place(lake, RUN)
+    monkeypatch.delenv("GYM_SPARK_STAGING")
+    with pytest.raises(ConfigError, match="set GYM_SPARK_STAGING to that folder"):
+        staging_of(lake, RUN)
+    monkeypatch.setenv("GYM_SPARK_STAGING", str(tmp_path / "elsewhere"))
+    staging_of(lake, RUN).job("dead").remove()
+    forget_place(lake, RUN)
+    monkeypatch.delenv("GYM_SPARK_STAGING")
+    assert staging_of(lake, RUN).uri == f"{lake.root}/_staging/{RUN}"
+    for name in ("[x]", "a*b"):
+        monkeypatch.setenv("GYM_SPARK_STAGING", str(tmp_path / name))
+        with pytest.raises(ConfigError, match="GYM_SPARK_STAGING '.*' holds"):
+            staging_of(lake, RUN)

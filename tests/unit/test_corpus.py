@@ -16,20 +16,11 @@ from gym_spark.interchange.gym.resume import plan_resume
 from gym_spark.interchange.gym.rows import GymRow, answer_text, key_order, result_row
 from gym_spark.interchange.gym.stored import measures_of, scores_of
 from gym_spark.results import pass_majority as curves
-from tests.corpus import Case, cases, differences
+from tests.corpus import Case, differences, steps
 
 Json = dict[str, Any]
 #: The peer stops at ids of both kinds; we order numbers before texts, and there is nothing to compare with.
 STOPS = {"syn_mixed_ids"}
-
-
-def steps(prefix: str) -> list[Any]:
-    return [
-        pytest.param(case, step, id=f"{case.name}-{step}")
-        for case in cases(prefix)
-        for step in case.steps()
-        if step.startswith(prefix)
-    ]
 
 
 def codes(values: Sequence[Any]) -> np.ndarray[Any, np.dtype[np.int64]]:

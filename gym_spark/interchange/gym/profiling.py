@@ -205,8 +205,8 @@ def write_profile(
     *,
     planned: int,
     allow_partial: bool,
-) -> None:
-    """Write the three files, each whole or not at all.
+) -> list[JsonObject]:
+    """Write the three files, each whole or not at all; returns the agents' numbers as rows of `metrics`.
 
     Args:
         files: Where to.
@@ -230,3 +230,13 @@ def write_profile(
     write_lines(group_lines(passes, samples, custom.by_task), files.groups)
     write_text(files.agents, json.dumps(entries.agents, indent=2, allow_nan=False))
     write_text(files.repeats, json.dumps(entries.repeats, indent=2, allow_nan=False))
+    return [row for entry in entries.agents for row in _metric_rows(entry, numbers)]
+
+
+def _metric_rows(entry: JsonObject, numbers: Mapping[str | None, LabelNumbers]) -> Iterator[JsonObject]:
+    label = entry["agent_ref"]["name"]
+    sums = numbers[label].sums
+    about = {"denominator": "measured", "label": label, "n_tasks": sums.tasks, "n_rollouts": sums.rows}
+    for name, value in entry.items():
+        if name != "agent_ref":
+            yield about | {"name": name, "value": float(value)}
