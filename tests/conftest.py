@@ -18,6 +18,8 @@ ROOT = Path(__file__).parent
 # Spark's Python workers must be this interpreter.
 os.environ["PYSPARK_PYTHON"] = sys.executable
 os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+# Dozens of short runs start a JVM of their own: what suits long ones costs each of them seconds.
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 for name in ("GYM_SPARK_LAKE", "GYM_SPARK_STAGING", "SPARK_REMOTE"):
     os.environ.pop(name, None)
 
@@ -39,7 +41,9 @@ def spark() -> Iterator[SparkSession]:
             # Two tries of a task, for tests in which one dies; local Spark would give up at the first.
             "spark.master": "local[4,2]",
             "spark.sql.shuffle.partitions": "2",
-            "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+            # Compiling a stage takes longer than running it over a few rows; runs in processes of their own compile.
+            "spark.sql.codegen.wholeStage": "false",
+            "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         }
     )
     yield session

@@ -6,7 +6,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -86,10 +86,15 @@ def cases(step: str = "") -> list[Case]:
     return [case for case in found if any(name.startswith(step) for name in case.steps())]
 
 
-def steps(prefix: str) -> list[Any]:
-    """The parameters of a test for each case and step whose name starts so."""
+def steps(prefix: str, *, short: Collection[str] = ()) -> list[Any]:
+    """The parameters of a test for each case and step whose name starts so; those not in a short form are long."""
     return [
-        pytest.param(case, step, id=f"{case.name}-{step}")
+        pytest.param(
+            case,
+            step,
+            id=f"{case.name}-{step}",
+            marks=[pytest.mark.long] if short and case.name not in short else [],
+        )
         for case in cases(prefix)
         for step in case.steps()
         if step.startswith(prefix)

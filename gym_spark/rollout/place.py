@@ -31,8 +31,8 @@ def staging_of(lake: Lake, run_id: str) -> RunStaging:
     noted = beside.get_json(_ELSEWHERE) if beside is not None else None
     if noted not in (None, named):
         raise ConfigError(
-            f"Rollouts of '{run_id}' were staged in '{noted}': set {VARIABLE} to that folder, so that what is left there "
-            f"is not paid for twice; if nothing is, remove '{_ELSEWHERE}' from '{lake.root}/_staging/{run_id}'."
+            f"Rollouts of '{run_id}' were staged in '{noted}': set {VARIABLE} to that folder, so that what is left "
+            f"there is not paid for twice; if nothing is, remove '{_ELSEWHERE}' from '{lake.root}/_staging/{run_id}'."
         )
     if named:
         check_characters(named, VARIABLE)

@@ -34,6 +34,13 @@ DEFECTS: Final = {
 }
 
 
+#: Each kind of case once: a step takes some seconds on Spark, and all of them are run with GYM_SPARK_LONG=1.
+SHORT: Final = (
+    *("real_aalcr", "real_circle_click", "real_placeholder", "syn_bigint", "syn_duplicates", "syn_majority_a"),
+    *("syn_mask_a", "syn_perf_a", "syn_ragged_a", "syn_shards_a", "syn_stamps_a", "syn_string_ids"),
+)
+
+
 @pytest.fixture(scope="module")
 def profiled(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Profile:
     """Import a case and write its profile; once, where a second step asks for the same."""
@@ -64,7 +71,7 @@ def strict(text: str) -> Any:
     return json.loads(text, parse_constant=pytest.fail)
 
 
-@pytest.mark.parametrize(("case", "step"), steps("profile"))
+@pytest.mark.parametrize(("case", "step"), steps("profile", short=SHORT))
 def test_a_profile_equals_the_peers(case: Case, step: str, profiled: Profile) -> None:
     expected = case.expected(step)
     allow_partial = step == "profile_partial"
@@ -90,7 +97,9 @@ def test_a_profile_equals_the_peers(case: Case, step: str, profiled: Profile) ->
 STOPS: Final = {"syn_ulp_reward", "syn_bigint", "syn_mixed_ids"}
 
 
-@pytest.mark.parametrize(("case", "step"), [one for one in steps("aggregate") if one.values[1] != "aggregate_custom"])
+@pytest.mark.parametrize(
+    ("case", "step"), [one for one in steps("aggregate", short=SHORT) if one.values[1] != "aggregate_custom"]
+)
 def test_an_aggregate_equals_the_peers(case: Case, step: str, spark: SparkSession, tmp_path: Path) -> None:
     expected = case.expected(step)
     options = case.steps()[step] | expected.get("options", {})

@@ -21,8 +21,6 @@ LOST = IN_FLIGHT + int(2 * IN_FLIGHT / DELAY_S)
 #: Random text, so that compression saves little: a rollout takes about this much on disk, once staged, twice adopted.
 ANSWER = 48_000
 
-#: A quick start of the JVM suits a short run.
-JAVA = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 MOUNT = "mount -t tmpfs -o size=64m tmpfs {disk}"
 #: Both runs see the same small disk; what they say goes elsewhere. The copy is what the test can look at afterwards.
 SCRIPT = """
@@ -46,16 +44,12 @@ def can_mount(folder: Path) -> bool:
 
 
 @pytest.mark.parametrize(("what", "free_mb"), [pytest.param("staging", 2, marks=pytest.mark.long), ("commit", 7)])
-def test_a_full_disk_is_one_sentence_and_a_resume_completes_the_run(
-    what: str, free_mb: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_is_one_sentence_and_a_resume_completes_the_run(what: str, free_mb: int, tmp_path: Path) -> None:
     """Full while workers stage their rollouts, and while the driver commits what is staged."""
     disk = tmp_path / "disk"
     disk.mkdir()
     if not can_mount(disk):
         pytest.skip("this machine lets no test mount a small disk (unshare -rm, mount -t tmpfs)")
-    for name, value in JAVA.items():
-        monkeypatch.setenv(name, value)
 
     def answer(body: object, n: int) -> FakeReply:
         text = random.Random(n).choices(string.ascii_letters + string.digits, k=ANSWER)

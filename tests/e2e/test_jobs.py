@@ -22,12 +22,8 @@ def test_spark_submit_runs_an_evaluation_with_the_shipped_settings(tmp_path: Pat
         run += ["--model", "fake", "--model-url", server.url, "--lake", str(tmp_path / "lake")]
         done = subprocess.run(
             [*submit, str(ROOT / "jobs" / "run.py"), *run],
-            # As in an activated virtual environment; a quick start of the JVM suits a short run.
-            env=os.environ
-            | {
-                "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
-                "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-            },
+            # As in an activated virtual environment.
+            env=os.environ | {"PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"},
             cwd=tmp_path,
             capture_output=True,
             text=True,

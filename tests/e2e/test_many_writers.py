@@ -8,8 +8,6 @@ import subprocess
 import time
 from pathlib import Path
 
-import pytest
-
 from gym_spark.flow import draft
 from gym_spark.prepare.catalog import find_benchmark
 from gym_spark.prepare.publish import publish
@@ -22,12 +20,8 @@ from tests.reliability.stored import read_stored, verdict_counts
 TASKS, JOBS = 100, 4
 
 
-def test_p50_four_jobs_share_a_run_while_a_fifth_process_compacts_its_table(
-    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_p50_four_jobs_share_a_run_while_a_fifth_process_compacts_its_table(lake: Lake, tmp_path: Path) -> None:
     """A hundred rows, a hundred requests, and every process ends well."""
-    # A quick start of the JVMs suits short runs.
-    monkeypatch.setenv("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
     (tmp_path / "spark.yaml").write_text('{"spark": {"spark.master": "local[2]", "spark.driver.memory": "1g"}}')
     with FakeOpenAI(lambda body, n: FakeReply("1", delay_s=0.05)) as server:
         # One request at a time for each job, as `--concurrency` is the whole run's.

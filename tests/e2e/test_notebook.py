@@ -13,9 +13,6 @@ from tests.fake_openai import FakeOpenAI
 
 NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "quickstart.py"
 
-#: A quick start of the JVM, in place of speed that a short run has no use for (SPIKES.md).
-QUICK_JVM = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
-
 #: What a notebook's kernel is: code that runs while an event loop does.
 IN_A_RUNNING_LOOP = """
 import asyncio, runpy, sys
@@ -34,7 +31,7 @@ def test_the_quickstart_notebook_runs_unchanged_and_sends_each_request_once(tmp_
         given = {"GYM_SPARK_LAKE": str(tmp_path / "lake"), "GYM_SPARK_MODEL_URL": server.url, "GYM_SPARK_MODEL": "fake"}
         done = subprocess.run(
             [sys.executable, *python, str(NOTEBOOK)],
-            env=os.environ | QUICK_JVM | given,
+            env=os.environ | given,
             cwd=tmp_path,
             capture_output=True,
             text=True,

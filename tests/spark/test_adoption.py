@@ -205,5 +205,5 @@ def test_a_run_that_was_staged_elsewhere_is_not_paid_for_again(
     assert staging_of(lake, RUN).uri == f"{lake.root}/_staging/{RUN}"
     for name in ("[x]", "a*b"):
         monkeypatch.setenv("GYM_SPARK_STAGING", str(tmp_path / name))
-        with pytest.raises(ConfigError, match="GYM_SPARK_STAGING '.*' holds"):
+        with pytest.raises(ConfigError, match=r"GYM_SPARK_STAGING '.*' holds"):
             staging_of(lake, RUN)
