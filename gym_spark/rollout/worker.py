@@ -263,17 +263,19 @@ class _Player:
             self.in_flight += 1
             self.budget.start()
             # Not bound to a name here: a lane would hold its last row while it waits for the next one.
-            self._end(*await self._play(pending))
-            # A lane whose calls fail at once would otherwise leave the loop to nobody.
-            await asyncio.sleep(0)
+            if self._end(*await self._play(pending)):
+                # A lane whose calls fail at once would otherwise leave the loop to nobody.
+                await asyncio.sleep(0)
 
-    def _end(self, row: JsonObject, usages: list[Usage]) -> None:
+    def _end(self, row: JsonObject, usages: list[Usage]) -> bool:
+        """Take the row; tell whether it failed."""
         self.budget.settle(usages)
         self.in_flight -= 1
         self.ended.set()
         self.ended = asyncio.Event()
         self._count(row)
         self.finished.add(row)
+        return bool(row["state"] == "failed")
 
     async def _may_start(self) -> bool:
         self._give_up()
