@@ -90,10 +90,11 @@ class Lake:
             ) from error
 
     def ensure(self, *tables: Table) -> None:
-        """Create the tables that are missing. Done before any parallel writer starts: first writers conflict.
+        """Create missing tables and columns. Done before any parallel writer starts: first writers conflict.
 
         Raises:
-            ConfigError: something else is in a table's place; Delta takes whatever is there for an existing table.
+            ConfigError: something else is in a table's place (Delta takes whatever is there for an existing table), or
+                a table of another version that lacks what every row must have.
         """
         for table in tables:
             if not self.exists(table):
@@ -101,6 +102,21 @@ class Lake:
                 if not self.exists(table):
                     place = f"{self.root}/{table.name}"
                     raise ConfigError(f"'{place}' is there but is no Delta table; move it, or name another --lake.")
+            else:
+                self._add_columns(table)
+
+    def _add_columns(self, table: Table) -> None:
+        """Give a table that an earlier version made the columns that have come since; old rows have none of them."""
+        stored = set(self.read(table).columns)
+        fields = [field for field in spark_schema(table).fields if field.name not in stored]
+        if needed := [field.name for field in fields if not field.nullable]:
+            raise ConfigError(
+                f"The table '{table.name}' of the lake '{self.root}' was made by another version of gym-spark and "
+                f"lacks {', '.join(needed)}; name another --lake."
+            )
+        if fields:
+            added = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in fields)
+            self._run(table, f"ALTER TABLE {self.name(table)} ADD COLUMNS ({added})")
 
     def _create_once(self, table: Table) -> None:
         """Create the table, unless another writer is just doing so: then its creation is waited for."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -139,3 +140,16 @@ def test_versions_stay_and_the_newest_prepare_decides_which_one_is_current(lake:
     assert current(lake) == (old.version, 3)
     with pytest.raises(ConfigError, match=r"no version 'half' of 'quiz'"):
         get_version(lake, "quiz", "half")
+
+
+def test_a_table_of_an_earlier_version_gets_the_columns_that_came_since(lake: Lake) -> None:
+    """Before a run pays for anything: without them its rows could not be committed."""
+    columns = [field for field in METRICS.schema if field.name not in ("label", "reason")]
+    earlier = replace(METRICS, schema=pa.schema(columns))
+    lake.ensure(earlier)
+    lake.ensure(METRICS)
+    assert set(lake.read(METRICS).columns) == set(METRICS.columns)
+    bare = replace(RUNS, schema=pa.schema([field for field in RUNS.schema if field.name != "identity"]))
+    lake.ensure(bare)
+    with pytest.raises(ConfigError, match="another version of gym-spark and lacks identity;"):
+        lake.ensure(RUNS)
