@@ -53,10 +53,11 @@ def profile(lake: Lake, record: RunRecord, benchmark: Benchmark | None = None, *
     here = {"run_id": run_id, "verification_id": verification_id}
     frame = outcomes(planned(lake, record), lake.read(ROLLOUTS, run_id=run_id), lake.read(VERIFICATIONS, **here))
     lake.replace(TASK_PROFILES, _stamped(task_profiles(frame), here), **here)
-    covered, numbers = profile_numbers(frame, lake.read(TASK_PROFILES, **here), max_k=record.spec.num_repeats)
+    profiles = lake.read(TASK_PROFILES, **here)
+    covered, numbers = profile_numbers(frame, profiles, max_k=record.spec.num_repeats)
     for name in by:
-        numbers += group_scores(lake.read(TASK_PROFILES, **here), tasks_of(lake, record), name)
-    numbers += cost_numbers(frame, lake.read(TASK_PROFILES, **here), covered, record.spec.endpoint.prices)
+        numbers += group_scores(profiles, tasks_of(lake, record), name)
+    numbers += cost_numbers(frame, profiles, covered, record.spec.endpoint.prices)
     numbers += custom_rows(custom_of(lake, record, benchmark).overall, covered)
     lake.replace(METRICS, lake.frame(METRICS, [asdict(number) | here for number in numbers]), **here)
     return RunProfile(

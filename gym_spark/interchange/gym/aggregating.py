@@ -21,7 +21,7 @@ from gym_spark.config import JsonObject
 from gym_spark.errors import ConfigError
 from gym_spark.interchange.gym.checks import check_unique
 from gym_spark.interchange.gym.imputation import Imputation, count_as_zero
-from gym_spark.interchange.gym.jsonl import read_lines
+from gym_spark.interchange.gym.jsonl import beside, read_lines
 from gym_spark.interchange.gym.labels import label_runs
 from gym_spark.interchange.gym.profiling import coverage_of, group_members, profile_rows, repeats_of
 from gym_spark.interchange.gym.rows import STAMP, GymRow, key_order, origin, result_row
@@ -149,8 +149,7 @@ def _rows(files: Sequence[Path]) -> Iterator[JsonObject]:
 
 
 def _beside(files: Sequence[Path], what: str) -> list[Path]:
-    named = (path.with_name(f"{path.stem}_{what}.jsonl") for path in files)
-    return [path for path in named if path.exists()]
+    return [path for path in (beside(file, f"{what}.jsonl") for file in files) if path.exists()]
 
 
 def outcome_table(collected: Collected) -> pa.Table:
@@ -209,7 +208,7 @@ def write_entries(outcomes: DataFrame, count: int, labels: Mapping[str, str], ou
         ConfigError: the file cannot be written.
     """
     entries = ",\n".join(aggregate_entries(outcomes, count, labels))
-    write_text(output.with_name(f"{output.stem}_aggregate_metrics.json"), f"[{entries}]")
+    write_text(beside(output, "aggregate_metrics.json"), f"[{entries}]")
 
 
 def aggregate_entries(outcomes: DataFrame, count: int, labels: Mapping[str, str]) -> Iterator[str]:

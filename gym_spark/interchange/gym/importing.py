@@ -17,7 +17,7 @@ import pyarrow as pa
 from gym_spark.config import JsonObject, PartSpec, RunSpec
 from gym_spark.errors import ConfigError
 from gym_spark.interchange.gym.checks import check_keys
-from gym_spark.interchange.gym.jsonl import read_lines, torn_bytes
+from gym_spark.interchange.gym.jsonl import beside, read_lines, torn_bytes
 from gym_spark.interchange.gym.labels import is_fan_out, label_with_masked
 from gym_spark.interchange.gym.resume import plan_resume
 from gym_spark.interchange.gym.rows import (
@@ -65,14 +65,13 @@ class GymFiles:
 
     def failures(self) -> list[JsonObject]:
         """Return the rows of the failure sidecars beside the files, in order."""
-        beside = (path.with_name(f"{path.stem}_failures.jsonl") for path in self.rollouts)
-        return [row for path in beside if path.exists() for _, row in read_lines(path, blank="skip", torn="skip")]
+        sidecars = (beside(path, "failures.jsonl") for path in self.rollouts)
+        return [row for path in sidecars if path.exists() for _, row in read_lines(path, blank="skip", torn="skip")]
 
     def input_file(self) -> Path | None:
         """Return the file of input rows, if there is one."""
-        first = self.rollouts[0]
-        beside = first.with_name(f"{first.stem}_materialized_inputs.jsonl")
-        return self.inputs or (beside if beside.exists() else None)
+        found = beside(self.rollouts[0], "materialized_inputs.jsonl")
+        return self.inputs or (found if found.exists() else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +105,7 @@ def import_gym_run(lake: Lake, files: GymFiles, run_id: str) -> Imported:
     if find_run(lake, run_id) is not None:
         raise ConfigError(f"The run '{run_id}' exists; take another --run-id.")
     results = list(_results(files.rollouts))
-    inputs = list(_inputs(files, results))
+    inputs = list(_inputs(files))
     failures = files.failures()
     check_keys([key for key, _ in inputs], [row.key for row in results], allow_partial=True)
     left = plan_resume([row for _, row in inputs], [_keyed(row.key) for row in results], failures)
@@ -134,7 +133,7 @@ def _results(paths: Sequence[Path]) -> Iterator[GymRow]:
             yield result_row(row, where)
 
 
-def _inputs(files: GymFiles, results: Sequence[GymRow]) -> Iterator[tuple[Key, JsonObject]]:
+def _inputs(files: GymFiles) -> Iterator[tuple[Key, JsonObject]]:
     path = files.input_file()
     if path is not None:
         for where, row in read_lines(path, blank="refuse"):
@@ -225,17 +224,19 @@ def _store(lake: Lake, record: RunRecord, found: _Rows) -> None:
             run_key, agent = _run_of(row)
             yield input_row_of(run_id, columns, row, (agent, run_key, labels.get(run_key or "")))
 
+    def answers() -> Iterator[tuple[JsonObject, GymRow, JsonObject]]:
+        for row, read in found.lines():
+            # The answer came with the attempt after those that failed.
+            yield row, read, ids.row(read.key) | {"attempt": failed[read.key] + 1}
+
     lake.ensure(RUNS, INPUTS, ROLLOUTS, VERIFICATIONS, TASK_PROFILES, METRICS, TASKS)
     version = spec.dataset_version or ""
     _write(lake, TASKS, task_rows(spec.benchmark, version, planned), benchmark=spec.benchmark, version=version)
     _write(lake, INPUTS, input_rows(), run_id=run_id)
-    # The answer came with the attempt after those that failed.
-    answers = ((row, read, ids.row(read.key) | {"attempt": failed[read.key] + 1}) for row, read in found.lines())
-    rollouts = (rollout_row(run_id, columns, row, at) for row, _, columns in answers)
+    rollouts = (rollout_row(run_id, columns, row, at) for row, _, columns in answers())
     failures = (failure_row(run_id, ids.row(key) | {"attempt": n}, row, at) for key, n, row in found.attempts())
     _write(lake, ROLLOUTS, itertools.chain(rollouts, failures), run_id=run_id)
-    answers = ((row, read, ids.row(read.key) | {"attempt": failed[read.key] + 1}) for row, read in found.lines())
-    verdicts = (verdict_row(run_id, columns, row, read, at) for row, read, columns in answers)
+    verdicts = (verdict_row(run_id, columns, row, read, at) for row, read, columns in answers())
     _write(lake, VERIFICATIONS, verdicts, run_id=run_id)
     # Last: a run that the lake knows is there as a whole, and an import that was killed is simply done again.
     record_run(lake, record)

@@ -17,6 +17,11 @@ from gym_spark.config import JsonObject
 from gym_spark.errors import ConfigError
 
 
+def beside(rollouts: Path, what: str) -> Path:
+    """Return the file that NeMo Gym keeps beside a file of results: `X_what` for `X.jsonl`."""
+    return rollouts.with_name(f"{rollouts.stem}_{what}")
+
+
 def parse_line(line: bytes, where: str) -> JsonObject:
     """Return the object that one line holds.
 

@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 
 from gym_spark.config import JsonObject
 from gym_spark.errors import ConfigError
+from gym_spark.interchange.gym.jsonl import beside
 from gym_spark.interchange.gym.rows import REPEAT
 from gym_spark.interchange.gym_layout import agent_entries, merge_repeat_metrics, repeat_entry, statistic_keys
 from gym_spark.interchange.row_files import write_lines, write_text
@@ -32,24 +33,20 @@ class ProfileFiles:
 
     rollouts: Path
 
-    def beside(self, what: str) -> Path:
-        """Return the path of one of them."""
-        return self.rollouts.with_name(f"{self.rollouts.stem}_{what}")
-
     @property
     def groups(self) -> Path:
         """One line per task."""
-        return self.beside("reward_profiling.jsonl")
+        return beside(self.rollouts, "reward_profiling.jsonl")
 
     @property
     def agents(self) -> Path:
         """One entry per agent."""
-        return self.beside("agent_metrics.json")
+        return beside(self.rollouts, "agent_metrics.json")
 
     @property
     def repeats(self) -> Path:
         """One entry per agent and repeat."""
-        return self.beside("repeat_level_metrics.json")
+        return beside(self.rollouts, "repeat_level_metrics.json")
 
 
 @contextmanager

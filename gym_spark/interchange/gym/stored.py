@@ -15,12 +15,11 @@ from gym_spark.endpoint.replies import reply_from
 from gym_spark.endpoint.usage import Usage, usage_row
 from gym_spark.errors import ConfigError
 from gym_spark.interchange.gym.rows import REPEAT, TASK, GymRow, Index, Key, index_order
+from gym_spark.results.partition_rows import PERF
 
 #: Name of the verification that an import makes, and of its verifier: whoever gave the rewards.
 IMPORTED: Final = "imported"
 VERIFIER: Final = "nemo_gym"
-#: Measures that tell what a row's `ng_perf` object holds, and that it has one.
-PERF: Final = "ng_perf"
 #: Repeat numbers that the tables can hold.
 _REPEATS: Final = range(2**31)
 _NO_SCORES: Final = ("reward", "mask_sample")
