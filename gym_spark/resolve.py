@@ -9,8 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from gym_spark.config import JsonObject, RunSpec, merge, parse_overrides, read_yaml, validate
+from gym_spark.config import JsonObject, RunSpec, validate
 from gym_spark.errors import ConfigError
+from gym_spark.layers import merge, parse_overrides, read_yaml
 from gym_spark.prepare.catalog import Benchmark, BenchmarkSpec, find_benchmark, search_path
 
 

@@ -8,7 +8,8 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from gym_spark.config import JsonObject, merge
+from gym_spark.config import JsonObject
+from gym_spark.layers import merge
 from gym_spark.tables.location import location_of
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])

@@ -12,8 +12,9 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field, model_validator
 
-from gym_spark.config import JsonObject, PartSpec, SamplingSpec, Spec, read_yaml, validate
+from gym_spark.config import JsonObject, PartSpec, SamplingSpec, Spec, validate
 from gym_spark.errors import ConfigError, did_you_mean
+from gym_spark.layers import read_yaml
 from gym_spark.prepare.prompts import PromptSpec
 
 SPEC_FILE: Final = "benchmark.yaml"

@@ -14,8 +14,9 @@ from typing import Annotated, Any
 
 from pydantic import Field, field_validator
 
-from gym_spark.config import JsonObject, Spec, canonical_json, digest, read_yaml, validate
+from gym_spark.config import JsonObject, Spec, canonical_json, digest, validate
 from gym_spark.errors import ConfigError, did_you_mean
+from gym_spark.layers import read_yaml
 
 
 class FewShotSpec(Spec):

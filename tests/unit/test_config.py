@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from gym_spark.config import EndpointSpec, RunSpec, canonical_json, differences, parse_overrides, read_yaml
+from gym_spark.config import EndpointSpec, RunSpec, canonical_json, differences
 from gym_spark.errors import ConfigError
+from gym_spark.layers import parse_overrides, read_yaml
 from gym_spark.resolve import resolve_run
 
 
