@@ -33,7 +33,7 @@ from gym_spark.results.run_profile import RunProfile, custom_rows, profile_numbe
 from gym_spark.results.samples import Sample, sample_of, sampled
 from gym_spark.results.union import Overlap, union_of
 from gym_spark.tables.lake import Lake
-from gym_spark.tables.runs import RunRecord
+from gym_spark.tables.runs import RunRecord, find_run, get_run
 from gym_spark.tables.schemas import INPUTS, METRICS, ROLLOUTS, TASK_PROFILES, VERIFICATIONS
 
 
@@ -136,6 +136,20 @@ def labelled_outcomes(lake: Lake, record: RunRecord) -> DataFrame:
     return outcome_rows(plan, lake.read(ROLLOUTS, **here), judged)
 
 
+def runs_named(lakes: Sequence[Lake], run_ids: Sequence[str]) -> list[tuple[Lake, RunRecord]]:
+    """Return the runs of these names, from every lake that has one of the name.
+
+    Raises:
+        ConfigError: no lake has such a run.
+    """
+    found: list[tuple[Lake, RunRecord]] = []
+    for run_id in run_ids:
+        records = [(lake, find_run(lake, run_id)) for lake in lakes]
+        here = [(lake, record) for lake, record in records if record is not None]
+        found += here or [(lakes[0], get_run(lakes[0], run_id))]
+    return found
+
+
 def write_aggregate_of(runs: Sequence[tuple[Lake, RunRecord]], output: Path) -> Overlap:
     """Write one result of several runs, as NeMo Gym's aggregate file.
 
@@ -148,10 +162,10 @@ def write_aggregate_of(runs: Sequence[tuple[Lake, RunRecord]], output: Path) -> 
             be written.
     """
     (_, first), *others = runs
-    names = [record.spec.run_id for _, record in runs]
+    names = [f"{record.spec.run_id} in {lake.root}" for lake, record in runs]
     twice = sorted(name for name, count in Counter(names).items() if count > 1)
     if twice:
-        raise ConfigError(f"The run '{twice[0]}' is named twice; name each once.")
+        raise ConfigError(f"The run {twice[0]} is named twice; name each once.")
     for _, other in others:
         changed = differences(first.spec.identity_parts(), other.spec.identity_parts())
         if changed:
@@ -159,7 +173,11 @@ def write_aggregate_of(runs: Sequence[tuple[Lake, RunRecord]], output: Path) -> 
                 f"The runs '{first.spec.run_id}' and '{other.spec.run_id}' were made with different settings "
                 f"({'; '.join(changed)}) and are no one result; aggregate each alone, or compare them."
             )
-    rows, overlap = union_of({record.spec.run_id: labelled_outcomes(lake, record) for lake, record in runs})
+    # Jobs on several clusters may have filled a lake each under one run id.
+    alone = len({record.spec.run_id for _, record in runs}) == len(runs)
+    shown = [record.spec.run_id for _, record in runs] if alone else names
+    frames = [labelled_outcomes(lake, record) for lake, record in runs]
+    rows, overlap = union_of(dict(zip(shown, frames, strict=True)))
     labels = {label: label for label in _labels(first)}
     write_entries(rows, overlap.planned, labels, output)
     return overlap

@@ -15,12 +15,14 @@ from rich.console import Console
 
 from gym_spark.cli import options
 from gym_spark.errors import ConfigError
+from gym_spark.layers import parse_overrides
 from gym_spark.prepare.catalog import Benchmark, find_benchmark, search_path
 from gym_spark.prepare.prompts import read_prompt_config
 from gym_spark.resolve import Evaluation, resolve_run
 from gym_spark.rollout.share import Share, parse_share
 
 if TYPE_CHECKING:
+    from gym_spark.config import RunSpec
     from gym_spark.results.run_profile import RunProfile
 
 
@@ -85,7 +87,7 @@ def run(
     **fields: Any,
 ) -> int:
     """Evaluate a model on a benchmark, from end to end."""
-    evaluation, share = _resolved(fields), parse_share(shards)
+    evaluation, share = _resolved(fields, lake, resume=resume), parse_share(shards)
     if dry_run:
         resolved = evaluation.spec.model_dump(mode="json")
         click.echo(json.dumps(resolved) if as_json else yaml.safe_dump(resolved, sort_keys=False).rstrip())
@@ -102,7 +104,7 @@ def run(
 @options.no_preflight
 def collect(lake: str, resume: bool, shards: str, no_preflight: bool, **fields: Any) -> int:
     """Only collect the rollouts of a run."""
-    evaluation, share = _resolved(fields), parse_share(shards)
+    evaluation, share = _resolved(fields, lake, resume=resume), parse_share(shards)
     profile = _run(evaluation, lake, share, resume=resume, preflight=not no_preflight, judge=False)
     covered = profile.coverage
     click.echo(
@@ -167,6 +169,7 @@ def profile(
     if output is not None:
         files = ProfileFiles(output)
         reporting.write_profile_files(place, record, files, benchmark, allow_partial=allow_partial_rollouts)
+        _say(f"Written: {files.groups}, {files.agents}, {files.repeats}.")
     return _show(shown, lake, as_json=as_json, strict=strict, samples=samples)
 
 
@@ -177,8 +180,8 @@ def _known_benchmark(name: str, search_dirs: tuple[Path, ...]) -> Benchmark | No
 
 
 @evaluation.command()
-@options.lake
-@click.option("--run-id", "run_ids", multiple=True, metavar="ID", help="Run of the lake; repeatable.")
+@options.lakes
+@click.option("--run-id", "run_ids", multiple=True, metavar="ID", help="Run of one or more of the lakes; repeatable.")
 @click.option("--rollouts", metavar="PATTERNS", help="In place of runs: files of result rows, patterns, by commas.")
 @click.option(
     "--output",
@@ -198,7 +201,7 @@ def _known_benchmark(name: str, search_dirs: tuple[Path, ...]) -> Benchmark | No
 )
 @click.option("--no-merge", is_flag=True, help="Write the numbers only.")
 def aggregate(
-    lake: str,
+    lake: tuple[str, ...],
     run_ids: tuple[str, ...],
     rollouts: str | None,
     output: Path,
@@ -211,20 +214,21 @@ def aggregate(
         raise ConfigError("Name what to aggregate with --run-id ID (repeatable) or with --rollouts FILES.")
     from gym_spark import flow, reporting
     from gym_spark.interchange.gym.aggregating import Shards, shard_files, write_aggregate
+    from gym_spark.interchange.gym.jsonl import beside
     from gym_spark.session import get_session
-    from gym_spark.tables.runs import get_run
 
     if rollouts is None:
-        place = flow.open_lake(lake, say=_say)
-        overlap = reporting.write_aggregate_of([(place, get_run(place, run_id)) for run_id in run_ids], output)
-        for line in overlap.notes():
+        places = [flow.open_lake(root, say=_say, to_write=False) for root in lake]
+        overlap = reporting.write_aggregate_of(reporting.runs_named(places, run_ids), output)
+        for line in [*overlap.notes(), f"Written: {beside(output, 'aggregate_metrics.json')}."]:
             click.echo(line)
         return 0 if overlap.planned > overlap.gaps else 1
 
     classes = [name.strip() for name in failure_classes.split(",") if name.strip()]
     shards = Shards(shard_files(rollouts), classes, count_missing_rollouts_as_zero)
     done = write_aggregate(get_session(say=_say), shards, output, merge=not no_merge)
-    for line in done.notes():
+    written = [beside(output, "aggregate_metrics.json"), *([] if no_merge else [output])]
+    for line in [*done.notes(), f"Written: {', '.join(map(str, written))}."]:
         click.echo(line)
     return 0 if done.rows else 1
 
@@ -261,17 +265,21 @@ def import_run(run_id: str, lake: str, form: str, rollouts: tuple[Path, ...], in
 
 
 @evaluation.command()
-@options.run_id
+@click.option("--run-id", metavar="ID", help="Name of the run; without it, all runs of the lake.")
 @options.lake
 @options.as_json
-def status(run_id: str, lake: str, as_json: bool) -> int:
-    """Show where a run stands, also while another process works on it."""
+def status(run_id: str | None, lake: str, as_json: bool) -> int:
+    """Show where a run stands, also while another process works on it; or which runs there are."""
     from gym_spark import flow
-    from gym_spark.cli.standing import standing_lines
+    from gym_spark.cli.standing import run_lines, standing_lines
     from gym_spark.standing import run_standing
-    from gym_spark.tables.runs import get_run
+    from gym_spark.tables.runs import get_run, list_runs
 
-    place = flow.open_lake(lake, say=_say)
+    place = flow.open_lake(lake, say=_say, to_write=False)
+    if run_id is None:
+        runs = list_runs(place)
+        click.echo(json.dumps(runs) if as_json else "\n".join(run_lines(runs)))
+        return 0
     standing = run_standing(place, get_run(place, run_id))
     click.echo(standing.to_json() if as_json else "\n".join(standing_lines(standing)))
     return 0
@@ -289,19 +297,37 @@ def export(run_id: str, lake: str, output: Path, force: bool) -> int:
     from gym_spark import flow, reporting
     from gym_spark.tables.runs import get_run
 
-    place = flow.open_lake(lake, say=_say)
+    place = flow.open_lake(lake, say=_say, to_write=False)
     written = reporting.export_rows(place, get_run(place, run_id), output)
     click.echo(f"{written} rows in {output}.")
     return 0
 
 
-def _resolved(fields: dict[str, Any]) -> Evaluation:
+def _resolved(fields: dict[str, Any], lake: str, *, resume: bool) -> Evaluation:
+    flags = options.spec_fields(fields)
+    stored = None
+    if resume and "run_id" in flags and fields["benchmark"] is None and not fields["config"]:
+        stored = _stored_spec(flags["run_id"], lake, parse_overrides(fields["overrides"]).get("spark"))
     return resolve_run(
-        {"benchmark": fields["benchmark"], **options.spec_fields(fields)},
+        {"benchmark": fields["benchmark"], **flags},
+        stored=stored,
         config=fields["config"],
         overrides=fields["overrides"],
         search_dirs=fields["search_dirs"],
     )
+
+
+def _stored_spec(run_id: str, lake: str, settings: dict[str, str] | None) -> RunSpec:
+    """Return what the run was made with, for a `--resume` that names the run and nothing else."""
+    from gym_spark import flow
+    from gym_spark.tables.runs import get_run
+
+    spec = get_run(flow.open_lake(lake, settings, say=_say), run_id).spec
+    if spec.imported is not None:
+        raise ConfigError(f"The run '{run_id}' was imported; it cannot be resumed here.")
+    if forgotten := spec.spark.keys() - (settings or {}).keys():
+        _say(f"Spark has started without the run's own settings ({', '.join(sorted(forgotten))}); --set gives them.")
+    return spec
 
 
 def _run(evaluation: Evaluation, lake: str, share: Share, **how: Any) -> RunProfile:
@@ -323,7 +349,7 @@ def _show(profile: RunProfile, lake: str, *, as_json: bool, strict: bool, sample
 
     picked = []
     if samples:
-        place = flow.open_lake(lake, say=_say)
+        place = flow.open_lake(lake, say=_say, to_write=False)
         picked = reporting.samples(place, get_run(place, profile.run_id), count=samples)
     if as_json:
         click.echo(profile.to_json(samples=picked))

@@ -23,7 +23,7 @@ _LINE_SECONDS = 10.0
 def profile_table(profile: RunProfile, console: Console) -> None:
     """Print the headline numbers: over the plan with their interval, and over what was scored."""
     # Names are the user's, and a model may be called "m[/x]": every text is a Text, in which rich reads no markup.
-    title = Text(f"{profile.run_id}: {profile.benchmark} on {profile.model}", style="table.title")
+    title = Text(f"{profile.run_id}: {about(profile.benchmark, profile.model)}", style="table.title")
     table = Table(title=title, title_justify="left")
     table.add_column("metric")
     table.add_column("over the plan", justify="right")
@@ -44,6 +44,11 @@ def profile_table(profile: RunProfile, console: Console) -> None:
     console.print(table)
     for line in _remarks(profile):
         console.print(Text(line))
+
+
+def about(benchmark: str, model: str | None) -> str:
+    """Say what was evaluated; of an imported run the model is not known."""
+    return benchmark if model is None else f"{benchmark} on {model}"
 
 
 def _remarks(profile: RunProfile) -> list[str]:

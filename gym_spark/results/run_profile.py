@@ -64,7 +64,8 @@ class Coverage:
     reasons: dict[str, str]
     #: Mean reward over the scored rollouts whose answer was complete; the others are scored as they stand.
     mean_of_complete: float | None
-    #: Rollouts missing in each shard that misses some: a shard that no job took stands out.
+    #: Rollouts missing in each shard that misses some, by the `shard` column: a shard that no job took stands out. In
+    #: words shards count from 1, as in --shards.
     missing_shards: dict[int, int]
 
     @property
@@ -78,7 +79,9 @@ class Coverage:
         gaps = {"failed": self.failed, "missing": self.missing, "answered but not scored": self.unscored}
         named = [f"{count} {what}" for what, count in gaps.items() if count]
         if self.missing_shards:
-            shown = [f"{shard} misses {count}" for shard, count in list(self.missing_shards.items())[:_SHARDS_NAMED]]
+            shown = [
+                f"{shard + 1} misses {count}" for shard, count in list(self.missing_shards.items())[:_SHARDS_NAMED]
+            ]
             more = len(self.missing_shards) - len(shown)
             named.append(f"shard {', '.join(shown)}" + (f" and {more} more shards" if more else ""))
         if self.tasks_without_score:

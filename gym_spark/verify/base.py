@@ -228,10 +228,16 @@ def warm_up(name: str, verifier: Verifier) -> None:
 
 
 def needed_inputs(name: str) -> tuple[str, ...]:
-    """Return the keys of `verifier_inputs` that a verifier needs; none where its class is not on this machine."""
+    """Return the keys of `verifier_inputs` that a verifier needs; none where a user's class is not on this machine.
+
+    Raises:
+        ConfigError: no verifier has this name.
+    """
     try:
         return _REGISTRY.part_class(name).needs
     except ConfigError:
+        if ":" not in name:
+            raise
         return ()
 
 

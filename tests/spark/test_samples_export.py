@@ -32,7 +32,8 @@ def test_the_same_rollouts_are_sampled_in_any_partitioning(spark: SparkSession) 
     few = picked(spread(stored, 1), 6)
     assert picked(spread(stored, 7), 6) == few
     assert few < picked(stored, 12)
-    assert len({name for name, _, _ in few}) > 3, "not the first tasks only"
+    assert len({name for name, _, _ in few}) == 6, "no two of one task"
+    assert {name for name, _, _ in picked(stored, 30)} == set(names)
     assert {state for _, index, state in picked(stored, 100) if index == 0} == {"scored"}
     assert {state for _, index, state in picked(stored, 100) if index == 1} == {None}
 
