@@ -163,11 +163,13 @@ def collect(
 def _todo(lake: Lake, record: RunRecord, share: Share) -> tuple[DataFrame, int, int]:
     """Return the rollouts of a share that are to do (`PENDING_SCHEMA`), how many they are, and how many are planned."""
     run_id, prompts = record.spec.run_id, "responses_create_params"
+    if lake.is_empty(ROLLOUTS, run_id=run_id):
+        # Nothing to look up, and for a whole run nothing to count: the first request leaves the earlier.
+        fresh = first_attempts(planned(lake, record, prompts).where(in_share(share)))
+        count = record.planned_rollouts if share == WHOLE else planned(lake, record).where(in_share(share)).count()
+        return fresh, count, count
     mine = planned(lake, record).where(in_share(share))
     whole = record.planned_rollouts if share == WHOLE else mine.count()
-    if lake.is_empty(ROLLOUTS, run_id=run_id):
-        # Nothing to look up or to count: the first request leaves the earlier.
-        return first_attempts(planned(lake, record, prompts).where(in_share(share))), whole, whole
     # As of now: what is to do must stay the same while the job stores what it has done.
     todo = pending_rollouts(mine, lake.read_as_of_now(ROLLOUTS, run_id=run_id))
     return todo.join(tasks_of(lake, record).select("task_id", prompts), on="task_id"), todo.count(), whole
