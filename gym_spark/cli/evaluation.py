@@ -165,10 +165,9 @@ def profile(
     place = flow.open_lake(lake, say=_say)
     record = get_run(place, run_id)
     benchmark = _known_benchmark(record.spec.benchmark, search_dirs)
-    shown = reporting.profile(place, record, benchmark, by=fields)
-    if output is not None:
-        files = ProfileFiles(output)
-        reporting.write_profile_files(place, record, files, benchmark, allow_partial=allow_partial_rollouts)
+    files = None if output is None else ProfileFiles(output)
+    shown = reporting.profile(place, record, benchmark, by=fields, files=files, allow_partial=allow_partial_rollouts)
+    if files is not None:
         _say(f"Written: {files.groups}, {files.agents}, {files.repeats}.")
     return _show(shown, lake, as_json=as_json, strict=strict, samples=samples)
 

@@ -2,50 +2,84 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import reduce
+from typing import Final
+
+import pyarrow as pa
+from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructField
 
-from gym_spark.tables.keys import ATTEMPT_KEY, ROLLOUT_KEY
+from gym_spark.results.assembly import OUTCOMES_SCHEMA, PLAN, ROLLOUT, SOURCES_SCHEMA, VERDICT, assembled
+
+#: Rollouts that one partition holds in memory at once.
+ROWS_PER_PARTITION: Final = 125_000
+_USAGE: Final = ("input_tokens", "output_tokens", "total_tokens")
 
 
-def outcomes(planned: DataFrame, rollouts: DataFrame, verifications: DataFrame) -> DataFrame:
+def outcomes(planned: DataFrame, rollouts: DataFrame, verifications: DataFrame, *, count: int = 0) -> DataFrame:
     """Join the plan with what is stored. The plan is the denominator: a rollout that is missing has a row here.
 
     Args:
-        planned: `task_id`, `task_index`, `shard`, `rollout_index`: one row per planned rollout.
+        planned: `task_id`, `task_index`, `shard`, `rollout_index`, and `label` if there are labels; one row per
+            planned rollout.
         rollouts: The run's stored rollouts, every attempt.
         verifications: The verdicts of one verification of the run.
+        count: About how many rollouts are planned: many take more partitions.
 
     Returns:
-        One row per planned rollout: its key, `task_index`, `shard`, `state` (completed, failed, missing),
-        `failure_kind`, `answer_state`, `verdict` (scored, ...; null without one), `reward` (null unless scored),
-        `reason` (why not), `scores`, `extracted_answer`, `latency_ms`, `input_tokens` and `output_tokens` (summed over
-        attempts), `started_at` (of the first attempt).
+        The columns of `results.assembly.OUTCOMES_SCHEMA`, one row per planned rollout, whole tasks in a partition.
     """
-    key = list(ROLLOUT_KEY)
-    standing = F.max_by(
-        F.struct("attempt", "state", "failure_kind", "answer_state", "latency_ms"),
-        F.struct((F.col("state") == "completed").alias("completed"), "attempt"),
+    key = ("task_id", "rollout_index")
+    label = F.col("label") if "label" in planned.columns else F.lit(None)
+    plan = planned.select(F.lit(PLAN).alias("source"), *key, "task_index", "shard", label.alias("label"))
+    usage = F.create_map(*(item for name in _USAGE for item in (F.lit(name), F.col(f"usage.{name}").cast("double"))))
+    stored = rollouts.select(
+        F.lit(ROLLOUT).alias("source"),
+        *(*key, "attempt", "state", "failure_kind", "answer_state", "latency_ms", "started_at"),
+        F.when(F.col("state") == "completed", F.coalesce("measures", usage)).alias("measures"),
+        *(F.col(f"usage.{name}").alias(name) for name in ("input_tokens", "output_tokens")),
     )
-    stored = rollouts.groupBy(*key).agg(
-        standing.alias("standing"),
-        F.sum("usage.input_tokens").alias("input_tokens"),
-        F.sum("usage.output_tokens").alias("output_tokens"),
-        F.min("started_at").alias("started_at"),
+    unscored = F.when(F.col("state") != "scored", F.get_json_object("detail", "$.reason"))
+    judged = verifications.select(
+        F.lit(VERDICT).alias("source"),
+        *(*key, "attempt", "reward", "scores", "extracted_answer", "verified_at"),
+        F.col("state").alias("verdict"),
+        unscored.alias("reason"),
     )
-    stored = stored.select(*key, "standing.*", "input_tokens", "output_tokens", "started_at")
-    # Two verify jobs at once may both have judged a rollout; the newest verdict stands, and it counts once.
-    reason = F.get_json_object("detail", "$.reason").alias("reason")
-    verdict = F.struct(F.col("state").alias("verdict"), "reward", reason, "scores", "extracted_answer")
-    newest = F.max_by(verdict, "verified_at")
-    judged = verifications.groupBy(*ATTEMPT_KEY).agg(newest.alias("newest")).select(*ATTEMPT_KEY, "newest.*")
-    return (
-        planned.select(*key, "task_index", "shard")
-        .join(stored, on=key, how="left")
-        .join(judged, on=list(ATTEMPT_KEY), how="left")
-        .withColumn("state", F.coalesce("state", F.lit("missing")))
-        .withColumn("reward", F.when(F.col("verdict") == "scored", F.col("reward")))
-    )
+    fields = from_arrow_schema(SOURCES_SCHEMA).fields
+    rows = reduce(DataFrame.unionByName, (_with_all(frame, fields) for frame in (plan, stored, judged)))
+
+    def work(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+        yield from assembled(batches)
+
+    return rows.repartition(partitions_for(count), "task_id").mapInArrow(work, from_arrow_schema(OUTCOMES_SCHEMA))
+
+
+def partitions_for(count: int) -> int:
+    """Return over how many partitions so many rollouts go, whole tasks each."""
+    return max(2, -(-count // ROWS_PER_PARTITION))
+
+
+def _with_all(frame: DataFrame, fields: Sequence[StructField]) -> DataFrame:
+    """Give a frame all columns of `SOURCES_SCHEMA`."""
+    known = set(frame.columns)
+    columns = ((F.col(field.name) if field.name in known else F.lit(None)).cast(field.dataType) for field in fields)
+    return frame.select(*(column.alias(field.name) for column, field in zip(columns, fields, strict=True)))
+
+
+@contextmanager
+def kept(frame: DataFrame) -> Iterator[DataFrame]:
+    """Keep a frame while it is used several times."""
+    frame = frame.persist(StorageLevel.MEMORY_AND_DISK)
+    try:
+        yield frame
+    finally:
+        frame.unpersist()
 
 
 def breakdown(frame: DataFrame) -> DataFrame:

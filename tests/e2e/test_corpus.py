@@ -10,11 +10,11 @@ from typing import Any, Final
 import pytest
 from pyspark.sql import SparkSession
 
+from gym_spark import reporting
 from gym_spark.errors import ConfigError
 from gym_spark.interchange.gym.aggregating import Shards, write_aggregate
 from gym_spark.interchange.gym.importing import GymFiles, import_gym_run
 from gym_spark.interchange.gym.profiling import ProfileFiles
-from gym_spark.reporting import write_profile_files
 from gym_spark.tables.lake import Lake
 from gym_spark.tables.runs import find_run, get_run
 from tests.corpus import Case, differences, steps
@@ -57,7 +57,7 @@ def profiled(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> P
         if find_run(lake, case.name) is None:
             import_gym_run(lake, GymFiles([case.folder / "rollouts.jsonl"]), case.name)
         files = ProfileFiles(folder / f"{case.name}.jsonl")
-        write_profile_files(lake, get_run(lake, case.name), files, allow_partial=allow_partial)
+        reporting.profile(lake, get_run(lake, case.name), files=files, allow_partial=allow_partial)
         return {
             "reward_profiling": [strict(line) for line in files.groups.read_text().splitlines()],
             "agent_metrics": strict(files.agents.read_text()),
