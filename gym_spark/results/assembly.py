@@ -10,15 +10,11 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gym_spark.results.describe import Bools, Ints
+from gym_spark.results.describe import Ints
 from gym_spark.tables.schemas import MEASURES
-
-#: `source` of a row that enters.
-PLAN, ROLLOUT, VERDICT = range(3)
 
 _KEY: Final = [
     pa.field("task_id", pa.string(), nullable=False),
@@ -38,7 +34,8 @@ _STANDING: Final = [
     pa.field("measures", MEASURES),
 ]
 #: Over all attempts: sums, and the first start.
-_SUMMED: Final = ["input_tokens", "output_tokens"]
+_SUMMED: Final = [pa.field("input_tokens", pa.int64()), pa.field("output_tokens", pa.int64())]
+_STARTED: Final = pa.field("started_at", pa.timestamp("us", tz="UTC"))
 _JUDGED: Final = [
     pa.field("verdict", pa.string()),
     pa.field("reward", pa.float64()),
@@ -46,28 +43,19 @@ _JUDGED: Final = [
     pa.field("scores", MEASURES),
     pa.field("extracted_answer", pa.string()),
 ]
+_ATTEMPT: Final = pa.field("attempt", pa.int32())
 
-#: What leaves: one row per planned rollout.
-OUTCOMES_SCHEMA: Final = pa.schema(
-    [
-        *_KEY,
-        *_PLANNED,
-        # completed, failed, missing
-        *_STANDING,
-        *(pa.field(name, pa.int64()) for name in _SUMMED),
-        pa.field("started_at", pa.timestamp("us", tz="UTC")),
-        # scored, ...; null without a verdict. The reward is null unless scored.
-        *_JUDGED,
-    ]
-)
+#: What leaves, one row per planned rollout: `state` is completed, failed or missing, `verdict` null without one, and
+#: `reward` null unless scored.
+OUTCOMES_SCHEMA: Final = pa.schema([*_KEY, *_PLANNED, *_STANDING, *_SUMMED, _STARTED, *_JUDGED])
 
-#: What enters: the rows of all three, each with its own columns.
+#: What enters: the rows of all three; each has one of the structs.
 SOURCES_SCHEMA: Final = pa.schema(
     [
-        pa.field("source", pa.int32(), nullable=False),
-        *OUTCOMES_SCHEMA,
-        pa.field("attempt", pa.int32()),
-        pa.field("verified_at", pa.timestamp("us", tz="UTC")),
+        *_KEY,
+        pa.field("plan", pa.struct(_PLANNED)),
+        pa.field("rollout", pa.struct([_ATTEMPT, *_STANDING, *_SUMMED, _STARTED])),
+        pa.field("judgement", pa.struct([_ATTEMPT, *_JUDGED, pa.field("verified_at", pa.timestamp("us", tz="UTC"))])),
     ]
 )
 
@@ -87,23 +75,31 @@ def assembled(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     table = pa.Table.from_batches(arrived).cast(SOURCES_SCHEMA).combine_chunks()
     codes = np.asarray(table["task_id"].combine_chunks().dictionary_encode().indices, dtype=np.int64)
     keys = (codes << 32) | np.asarray(table["rollout_index"], dtype=np.int64)
-    source = np.asarray(table["source"])
-    plan, stored, judged = (np.flatnonzero(source == kind) for kind in (PLAN, ROLLOUT, VERDICT))
-    plan = plan[np.lexsort((keys[plan], np.asarray(table["task_index"].take(pa.array(plan)))))]
+    planned, wanted, places = _part(table, "plan", keys)
+    order = np.lexsort((wanted, np.asarray(planned["task_index"])))
+    planned, wanted, places = planned.take(pa.array(order)), wanted[order], places[order]
 
-    rollouts = _Rollouts(table, keys, stored)
-    standing, attempts = rollouts.of(keys[plan])
-    verdicts = _newest_verdicts(table, keys, judged, keys[plan], attempts)
-    columns = [table[field.name].take(pa.array(plan)) for field in (*_KEY, *_PLANNED)]
-    columns += [_taken(table[field.name], standing) for field in _STANDING]
-    columns[len(_KEY) + len(_PLANNED)] = pc.fill_null(columns[len(_KEY) + len(_PLANNED)], "missing")
-    columns += [rollouts.total(name, keys[plan]) for name in _SUMMED]
-    columns.append(rollouts.first_start(keys[plan]))
-    taken = {field.name: _taken(table[field.name], verdicts) for field in _JUDGED}
+    rollouts = _Rollouts(*_part(table, "rollout", keys)[:2])
+    standing, attempts = rollouts.of(wanted)
+    judgements, judged, _ = _part(table, "judgement", keys)
+    verdicts = _newest(judgements, judged, wanted, attempts)
+    taken = {field.name: table[field.name].take(pa.array(places)) for field in _KEY}
+    taken |= {field.name: planned[field.name] for field in _PLANNED}
+    taken |= {field.name: _taken(rollouts.table[field.name], standing) for field in _STANDING}
+    taken["state"] = pc.fill_null(taken["state"], "missing")
+    taken |= {field.name: rollouts.total(field.name, wanted) for field in _SUMMED}
+    taken["started_at"] = rollouts.first_start(wanted)
+    taken |= {field.name: _taken(judgements[field.name], verdicts) for field in _JUDGED}
     scored = pc.fill_null(pc.equal(taken["verdict"], "scored"), False)
     taken["reward"] = pc.if_else(scored, taken["reward"], pa.scalar(None, pa.float64()))
-    columns += taken.values()
-    yield from pa.Table.from_arrays(columns, schema=OUTCOMES_SCHEMA).to_batches(max_chunksize=4096)
+    yield from pa.table(taken, schema=OUTCOMES_SCHEMA).to_batches(max_chunksize=4096)
+
+
+def _part(table: pa.Table, name: str, keys: Ints) -> tuple[pa.Table, Ints, Ints]:
+    """Return the rows that have one of the structs as a table of its fields, with their keys and places."""
+    structs = table[name].combine_chunks()
+    places = np.flatnonzero(np.asarray(pc.is_valid(structs)))
+    return pa.Table.from_struct_array(structs.take(pa.array(places))), keys[places], places
 
 
 def _taken(column: pa.ChunkedArray, places: Ints) -> pa.ChunkedArray:
@@ -120,61 +116,52 @@ def _find(sorted_keys: Ints, wanted: Ints) -> Ints:
 
 
 class _Rollouts:
-    """The stored attempts, by rollout."""
+    """The stored attempts, in the order of rollouts; of each rollout, the one that stands last."""
 
-    def __init__(self, table: pa.Table, keys: Ints, stored: Ints) -> None:
-        completed = np.asarray(pc.fill_null(pc.equal(table["state"], "completed"), False))[stored]
-        attempts = _numbers(table["attempt"], stored)
-        order = np.lexsort((attempts, completed, keys[stored]))
-        self._table, self._places, ordered = table, stored[order], keys[stored][order]
-        self._attempts = attempts[order]
-        self._keys, self._starts = np.unique(ordered, return_index=True)
+    def __init__(self, table: pa.Table, keys: Ints) -> None:
+        completed = np.asarray(pc.fill_null(pc.equal(table["state"], "completed"), False))
+        order = np.lexsort((_numbers(table["attempt"]), completed, keys))
+        self.table = table.take(pa.array(order))
+        self._keys, self._starts = np.unique(keys[order], return_index=True)
 
     def of(self, wanted: Ints) -> tuple[Ints, Ints]:
         """Return the row of each rollout's attempt that stands, and its number; -1 where nothing is stored."""
         found = _find(self._keys, wanted)
         if not len(self._keys):
             return found, found
-        last = np.append(self._starts[1:], len(self._places))[found] - 1
-        return np.where(found < 0, -1, self._places[last]), np.where(found < 0, -1, self._attempts[last])
+        last = np.append(self._starts[1:], self.table.num_rows)[found] - 1
+        return np.where(found < 0, -1, last), np.where(found < 0, -1, _numbers(self.table["attempt"])[last])
 
     def total(self, name: str, wanted: Ints) -> pa.Array:
         """Return a column's sum over each rollout's attempts, null where none tells it."""
-        known, values = self._values(name)
-        found = _find(self._keys, wanted)
-        if not len(self._keys):
-            return pa.nulls(len(wanted), pa.int64())
-        told = np.logical_or.reduceat(known, self._starts)[found] & (found >= 0)
-        return pa.array(np.add.reduceat(np.where(known, values, 0), self._starts)[found], mask=~told)
+        return self._over_attempts(name, wanted, np.add, 0)
 
     def first_start(self, wanted: Ints) -> pa.Array:
         """Return when each rollout's first attempt began."""
-        known, values = self._values("started_at")
+        return self._over_attempts("started_at", wanted, np.minimum, np.iinfo(np.int64).max).cast(_STARTED.type)
+
+    def _over_attempts(self, name: str, wanted: Ints, how: np.ufunc, neutral: int) -> pa.Array:
         found = _find(self._keys, wanted)
-        kind = OUTCOMES_SCHEMA.field("started_at").type
         if not len(self._keys):
-            return pa.nulls(len(wanted), kind)
+            return pa.nulls(len(wanted), pa.int64())
+        column = self.table[name].cast(pa.int64())
+        known, values = np.asarray(pc.is_valid(column)), np.asarray(pc.fill_null(column, neutral))
         told = np.logical_or.reduceat(known, self._starts)[found] & (found >= 0)
-        first = np.minimum.reduceat(np.where(known, values, np.iinfo(np.int64).max), self._starts)[found]
-        return pa.array(first, pa.int64(), mask=~told).cast(kind)
-
-    def _values(self, name: str) -> tuple[Bools, Ints]:
-        column = self._table[name].take(pa.array(self._places)).cast(pa.int64())
-        return np.asarray(pc.is_valid(column)), np.asarray(pc.fill_null(column, 0))
+        return pa.array(how.reduceat(values, self._starts)[found], pa.int64(), mask=~told)
 
 
-def _newest_verdicts(table: pa.Table, keys: Ints, judged: Ints, wanted: Ints, attempts: Ints) -> Ints:
+def _newest(judgements: pa.Table, keys: Ints, wanted: Ints, attempts: Ints) -> Ints:
     """Return the row of the newest verdict on each wanted attempt, -1 where there is none.
 
     Two verify jobs at once may both have judged a rollout; the newest verdict stands, and it counts once.
     """
-    if not len(judged):
+    if not len(keys):
         return np.full(len(wanted), -1, np.int64)
-    tries, at = _numbers(table["attempt"], judged), _numbers(table["verified_at"].cast(pa.int64()), judged)
-    order = np.lexsort((at, tries, keys[judged]))
-    rollout, tries, places = keys[judged][order], tries[order], judged[order]
+    tries, at = _numbers(judgements["attempt"]), _numbers(judgements["verified_at"].cast(pa.int64()))
+    order = np.lexsort((at, tries, keys))
+    rollout, tries = keys[order], tries[order]
     last = np.append((rollout[1:] != rollout[:-1]) | (tries[1:] != tries[:-1]), True)
-    rollout, tries, places = rollout[last], tries[last], places[last]
+    rollout, tries, places = rollout[last], tries[last], order[last]
     # Key and attempt as one number: few attempts per rollout, so the rank of a rollout leaves room for them.
     known, ranks = np.unique(rollout, return_inverse=True)
     room = max(int(tries.max()), int(attempts.max(initial=0))) + 2
@@ -183,5 +170,5 @@ def _newest_verdicts(table: pa.Table, keys: Ints, judged: Ints, wanted: Ints, at
     return np.where(found < 0, -1, places[found])
 
 
-def _numbers(column: pa.ChunkedArray, places: npt.NDArray[np.int64]) -> Ints:
-    return np.asarray(column.take(pa.array(places)), dtype=np.int64)
+def _numbers(column: pa.ChunkedArray) -> Ints:
+    return np.asarray(column, dtype=np.int64)

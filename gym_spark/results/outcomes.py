@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import reduce
 from typing import Final
@@ -12,9 +12,9 @@ from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import StructField
 
-from gym_spark.results.assembly import OUTCOMES_SCHEMA, PLAN, ROLLOUT, SOURCES_SCHEMA, VERDICT, assembled
+from gym_spark.results.assembly import OUTCOMES_SCHEMA, assembled
+from gym_spark.tables.keys import ROLLOUT_KEY
 
 #: Rollouts that one partition holds in memory at once.
 ROWS_PER_PARTITION: Final = 125_000
@@ -34,25 +34,22 @@ def outcomes(planned: DataFrame, rollouts: DataFrame, verifications: DataFrame, 
     Returns:
         The columns of `results.assembly.OUTCOMES_SCHEMA`, one row per planned rollout, whole tasks in a partition.
     """
-    key = ("task_id", "rollout_index")
-    label = F.col("label") if "label" in planned.columns else F.lit(None)
-    plan = planned.select(F.lit(PLAN).alias("source"), *key, "task_index", "shard", label.alias("label"))
+    label = F.col("label") if "label" in planned.columns else F.lit(None).cast("string")
+    plan = F.struct("task_index", "shard", label.alias("label"))
     usage = F.create_map(*(item for name in _USAGE for item in (F.lit(name), F.col(f"usage.{name}").cast("double"))))
-    stored = rollouts.select(
-        F.lit(ROLLOUT).alias("source"),
-        *(*key, "attempt", "state", "failure_kind", "answer_state", "latency_ms", "started_at"),
+    rollout = F.struct(
+        *("attempt", "state", "failure_kind", "answer_state", "latency_ms"),
         F.when(F.col("state") == "completed", F.coalesce("measures", usage)).alias("measures"),
-        *(F.col(f"usage.{name}").alias(name) for name in ("input_tokens", "output_tokens")),
+        *("usage.input_tokens", "usage.output_tokens", "started_at"),
     )
-    unscored = F.when(F.col("state") != "scored", F.get_json_object("detail", "$.reason"))
-    judged = verifications.select(
-        F.lit(VERDICT).alias("source"),
-        *(*key, "attempt", "reward", "scores", "extracted_answer", "verified_at"),
-        F.col("state").alias("verdict"),
-        unscored.alias("reason"),
+    reason = F.when(F.col("state") != "scored", F.get_json_object("detail", "$.reason")).alias("reason")
+    verdict = F.struct(
+        "attempt", F.col("state").alias("verdict"), "reward", reason, "scores", "extracted_answer", "verified_at"
     )
-    fields = from_arrow_schema(SOURCES_SCHEMA).fields
-    rows = reduce(DataFrame.unionByName, (_with_all(frame, fields) for frame in (plan, stored, judged)))
+    sources = {"plan": planned.select(*ROLLOUT_KEY, plan.alias("plan"))}
+    sources["rollout"] = rollouts.select(*ROLLOUT_KEY, rollout.alias("rollout"))
+    sources["judgement"] = verifications.select(*ROLLOUT_KEY, verdict.alias("judgement"))
+    rows = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), sources.values())
 
     def work(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
         yield from assembled(batches)
@@ -63,13 +60,6 @@ def outcomes(planned: DataFrame, rollouts: DataFrame, verifications: DataFrame, 
 def partitions_for(count: int) -> int:
     """Return over how many partitions so many rollouts go, whole tasks each."""
     return max(2, -(-count // ROWS_PER_PARTITION))
-
-
-def _with_all(frame: DataFrame, fields: Sequence[StructField]) -> DataFrame:
-    """Give a frame all columns of `SOURCES_SCHEMA`."""
-    known = set(frame.columns)
-    columns = ((F.col(field.name) if field.name in known else F.lit(None)).cast(field.dataType) for field in fields)
-    return frame.select(*(column.alias(field.name) for column, field in zip(columns, fields, strict=True)))
 
 
 @contextmanager
