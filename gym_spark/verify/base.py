@@ -30,7 +30,12 @@ ENTRY_POINT_GROUP: Final = "gym_spark.verifiers"
 _BUILTIN: Final[dict[str, tuple[str, str]]] = {
     "exact_match": ("gym_spark.verify.exact:ExactMatch", "the whole answer equals an accepted text"),
     "math": ("gym_spark.verify.math_answer:MathAnswer", "symbolic equality, by math-verify in a child process"),
+    "mcqa": ("gym_spark.verify.multiple_choice:MultipleChoice", "the option that the answer chose is the expected one"),
     "numeric": ("gym_spark.verify.numeric:Numeric", "the last number in the answer equals the expected number"),
+    "string_match": (
+        "gym_spark.verify.string_match:StringMatch",
+        "the extracted answer equals, contains or matches a text",
+    ),
 }
 
 
