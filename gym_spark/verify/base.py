@@ -36,6 +36,10 @@ _BUILTIN: Final[dict[str, tuple[str, str]]] = {
         "gym_spark.verify.string_match:StringMatch",
         "the extracted answer equals, contains or matches a text",
     ),
+    "tool_call_match": (
+        "gym_spark.verify.tool_call:ToolCallMatch",
+        "the answer's function calls are the expected ones",
+    ),
 }
 
 
