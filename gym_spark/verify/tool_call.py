@@ -115,12 +115,22 @@ def function_calls(response: JsonObject | None) -> list[Call]:
 def _call(item: JsonObject) -> Call:
     name, text = str(item.get("name")), str(item.get("arguments") or "{}")
     try:
-        arguments = json.loads(text, object_pairs_hook=_object, parse_constant=_refused)
+        arguments = strict_json(text)
         if not isinstance(arguments, dict):
             raise ValueError(f"{type(arguments).__name__}, not an object")
         return Call(name, arguments, json.dumps(arguments, sort_keys=True, ensure_ascii=False))
     except (ValueError, RecursionError) as error:
         return Call(name, {}, text, f"its arguments are no JSON object ({error})"[:300])
+
+
+def strict_json(text: str) -> Any:
+    """Parse JSON as its standard has it.
+
+    Raises:
+        ValueError: It is not JSON, or an object in it has one key twice.
+        RecursionError: It is nested too deeply.
+    """
+    return json.loads(text, object_pairs_hook=_object, parse_constant=_refused)
 
 
 def _object(pairs: list[tuple[str, Any]]) -> JsonObject:
