@@ -33,6 +33,10 @@ _BUILTIN: Final[dict[str, tuple[str, str]]] = {
     "math": ("gym_spark.verify.math_answer:MathAnswer", "symbolic equality, by math-verify in a child process"),
     "mcqa": ("gym_spark.verify.multiple_choice:MultipleChoice", "the option that the answer chose is the expected one"),
     "numeric": ("gym_spark.verify.numeric:Numeric", "the last number in the answer equals the expected number"),
+    "reasoning_gym": (
+        "gym_spark.verify.reasoning_gym:ReasoningGym",
+        "full credit by Reasoning Gym's scorer of the task",
+    ),
     "string_match": (
         "gym_spark.verify.string_match:StringMatch",
         "the extracted answer equals, contains or matches a text",
