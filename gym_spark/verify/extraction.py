@@ -31,11 +31,11 @@ def last_boxed(text: str) -> str | None:
     boxes = deque(_BOX.finditer(text), maxlen=1)
     if not boxes:
         return None
-    end = _closing(text, boxes[0].end())
+    end = closing_brace(text, boxes[0].end())
     return unwrapped(text[boxes[0].end() : end]) if end is not None else None
 
 
-def _closing(text: str, start: int) -> int | None:
+def closing_brace(text: str, start: int) -> int | None:
     """Return where the brace closes whose inside begins at `start`. An escaped brace is a character like any other."""
     depth = 1
     for brace in _BRACE.finditer(text, start):
@@ -50,7 +50,7 @@ def unwrapped(latex: str) -> str:
     latex = latex.strip()
     for _ in range(4):  # nobody means more of them
         wrapper = _WRAPPER.match(latex)
-        if not wrapper or _closing(latex, wrapper.end()) != len(latex) - 1:
+        if not wrapper or closing_brace(latex, wrapper.end()) != len(latex) - 1:
             break
         latex = latex[wrapper.end() : -1].strip()
     return latex
