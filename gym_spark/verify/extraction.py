@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
+from functools import lru_cache
 from typing import Final, Literal
 
 import regex
@@ -19,8 +20,7 @@ _BRACE: Final = re.compile(r"\\.|[{}]", re.DOTALL)
 _WRAPPER: Final = re.compile(r"\\(?:text|textbf|textit|texttt|mathrm|mathbf|mathit|mathsf|emph)\{")
 
 #: "Answer: x", "**Final answer:** x", "Answer:\nx"; the full-width colon too. The blanks may hold line breaks.
-#: `regex` looks for a word without regard to case twenty times as fast as `re`.
-_LABEL: Final = regex.compile(r"(?<![^\W_])answer[*_`]*\s*[:\uff1a][*_`\s]*(.+)", regex.IGNORECASE)
+_ANSWER: Final = r"(?<![^\W_])answer[*_`]*\s*[:\uff1a]"
 
 
 def last_boxed(text: str) -> str | None:
@@ -56,9 +56,21 @@ def unwrapped(latex: str) -> str:
     return latex
 
 
-def labelled(text: str) -> list[str]:
-    """Return what stands behind each ``Answer:``, to the end of its line and without half a pair of ``**``."""
-    return [_whole_emphasis(match[1].strip()) for match in _LABEL.finditer(text)]
+def labelled(text: str, prefix: str = "") -> list[str]:
+    """Return what stands behind each ``Answer:``, to the end of its line and without half a pair of ``**``.
+
+    Args:
+        text: The whole text.
+        prefix: What may stand before an answer too, such as "Réponse :"; letter case does not count.
+    """
+    return [_whole_emphasis(match[1].strip()) for match in _label(prefix).finditer(text)]
+
+
+@lru_cache
+def _label(prefix: str) -> regex.Pattern[str]:
+    # `regex` looks for a word without regard to case twenty times as fast as `re`.
+    other = f"|{regex.escape(prefix)}" if prefix else ""
+    return regex.compile(rf"(?:{_ANSWER}{other})[*_`\s]*(.+)", regex.IGNORECASE)
 
 
 def _whole_emphasis(text: str) -> str:

@@ -10,7 +10,9 @@ How an answer chooses, by grading mode (tests/unit/test_verify_mcqa.py has the t
   leading letter, or else the last one that stands alone. "A or B" chooses nothing.
 
 A task's ``template_metadata`` may have ``output_regex``, one or a list: the first whose last match is a letter or an
-option's whole text decides; the mode is only asked where none is. Names and shapes are those of NeMo Gym's rows.
+option's whole text decides; the mode is only asked where none is. It may have an ``answer_prefix``, which
+``lenient_answer_colon_md`` takes for an "Answer:" too, with a boxed letter where neither is. Names and shapes are those
+of NeMo Gym's rows.
 """
 
 from __future__ import annotations
@@ -87,7 +89,7 @@ class MultipleChoice(Verifier):
             raise ValueError(f"the task's grading_mode is {mode!r}; it must be one of {', '.join(_MODES)}")
         text = answer_text(item)
         try:
-            chosen = self._by_expression(text, task, options) or _chosen(mode, text, options)
+            chosen = self._by_expression(text, task, options) or _chosen(mode, text, options, _prefix(task))
         except TimeoutError:
             return timed_out()
         if chosen is None:
@@ -146,13 +148,25 @@ def _expected(given: Any, options: Options) -> str:
     raise ValueError(f"the task's expected_answer {given!r} is not among its options {', '.join(sorted(options))}")
 
 
-def _chosen(mode: str, text: str, options: Options) -> str | None:
+def _prefix(task: dict[str, Any]) -> str:
+    template = task.get("template_metadata")
+    prefix = template.get("answer_prefix") if isinstance(template, dict) else None
+    if not isinstance(prefix, str | None):
+        raise ValueError(f"the task's answer_prefix is {prefix!r}; it must be text")
+    return prefix or ""
+
+
+def _chosen(mode: str, text: str, options: Options, prefix: str) -> str | None:
     if mode == "lenient_answer_colon":
         lines = _PLAIN_COLON.findall(text)
         return _letter_or_text(unwrapped(lines[-1]), options) if lines else None
     if mode == "lenient_answer_colon_md":
         text = unicodedata.normalize("NFKC", text)
-        return next((letter for line in reversed(labelled(text)) if (letter := _in_line(line, options))), None)
+        lines = reversed(labelled(text, unicodedata.normalize("NFKC", prefix)))
+        letter = next((letter for line in lines if (letter := _in_line(line, options))), None)
+        if letter or not prefix:
+            return letter
+        mode = _MODES[0]
     boxed = last_boxed(text)
     if boxed is None:
         return None

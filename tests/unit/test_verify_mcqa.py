@@ -110,6 +110,21 @@ def test_a_task_may_have_expressions_of_its_own(expression: Any, answer: str, op
     assert judge(answer, task).extracted_answer == chosen
 
 
+@pytest.mark.parametrize(
+    ("answer", "chosen"),
+    [
+        pytest.param("R\u00e9ponse finale : B", "B", id="prefix"),
+        pytest.param("R\u00c9PONSE FINALE :\n**B**", "B", id="prefix-case-line-and-bold"),
+        pytest.param("R\u00e9ponse finale : A\nAnswer: B", "B", id="the-later-of-the-two"),
+        pytest.param(r"\boxed{B}", "B", id="box-where-neither-is"),
+        pytest.param("R\u00e9ponse : B", None, id="another-prefix"),
+    ],
+)
+def test_a_task_may_have_a_prefix_of_its_own(answer: str, chosen: str | None) -> None:
+    task = {"template_metadata": {"answer_prefix": "R\u00e9ponse finale :"}}
+    assert judge(answer, task, grading_mode="lenient_answer_colon_md").extracted_answer == chosen
+
+
 def test_the_parameter_wins_over_the_tasks_own_expression_and_mode() -> None:
     task = {"template_metadata": {"output_regex": "#(.)"}, "grading_mode": "lenient_answer_colon"}
     assert judge("#A yB", task, output_regex="y(.)").extracted_answer == "B"
@@ -149,6 +164,7 @@ def test_options_come_in_several_shapes(options: Any, expected: str) -> None:
         ({"options": [{"B": "x"}, {"b": "y"}]}, "two of the task's options have the letter 'B'"),
         ({"grading_mode": "loose"}, "grading_mode is 'loose'; it must be one of strict_single_letter_boxed"),
         ({"template_metadata": {"output_regex": "("}}, "pattern '(' is not a regular expression"),
+        ({"template_metadata": {"answer_prefix": 3}}, "answer_prefix is 3; it must be text"),
         ({"template_metadata": {"output_regex": [3]}}, "output_regex is [3]; it must be text or a list of texts"),
     ],
 )
