@@ -70,14 +70,16 @@ def labelled(text: str, prefix: str = "") -> list[str]:
 def _label(prefix: str) -> regex.Pattern[str]:
     # `regex` looks for a word without regard to case twenty times as fast as `re`.
     other = f"|{regex.escape(prefix)}" if prefix else ""
-    return regex.compile(rf"(?:{_ANSWER}{other})[*_`\s]*(.+)", regex.IGNORECASE)
+    return regex.compile(rf"(?:{_ANSWER}{other})(?:[*_`]+(?=\s))?\s*(.+)", regex.IGNORECASE)
 
 
 def _whole_emphasis(text: str) -> str:
     # "**Answer: x**" leaves "x**".
     for mark in ("**", "__"):
-        if text.count(mark) == 1:
-            text = text.removesuffix(mark).removeprefix(mark).strip()
+        if text.count(mark) % 2:
+            before, _, behind = text.rpartition(mark)
+            at_end = not behind.strip(" .,;:!?")  # "2**3" has none there
+            text = (before + behind if at_end else text.removeprefix(mark)).strip()
     return text
 
 

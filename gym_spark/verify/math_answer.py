@@ -63,15 +63,15 @@ class MathAnswer(Verifier):
         words = set[str]()
         golds = list[Any]()
         for expected in expected_answers(item):
-            if _WORD.fullmatch(word := unwrapped(expected)) and not self._parsed(expected):
-                words.add(word.casefold())
+            if _WORD.fullmatch(unwrapped(expected)) and not self._parsed(expected):
+                words.add(unwrapped(expected).casefold())
             else:
                 golds += self._gold(expected)
-        found = _word_of(text)
-        if found.casefold() in words:
-            return Verdict.scored(1.0, extracted_answer=found)
+        word = _word_of(text) if words else None
+        if word and word.casefold() in words:
+            return Verdict.scored(1.0, extracted_answer=word)
         last = respelled(last_answer(text))
-        extracted = None
+        extracted = word
         for reading in dict.fromkeys((last, written_out(last), respelled(text))):  # the whole may hold a list of boxes
             answer = self._answer(reading)
             spelled = next((part.strip() for part in answer if isinstance(part, str)), None)
@@ -110,9 +110,10 @@ class MathAnswer(Verifier):
         return []
 
 
-def _word_of(text: str) -> str:
+def _word_of(text: str) -> str | None:
     """Return the one word that an answer is: in its last box, or behind "Answer:", or all of it."""
-    return (answer_at("final_answer", text) or text).strip(" \t\n.*_$\"'")
+    found = (answer_at("final_answer", text) or text).strip(" \t\n.*_$\"'")
+    return found if _WORD.fullmatch(found) else None
 
 
 def _is_bare(text: str) -> bool:

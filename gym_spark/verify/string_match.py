@@ -86,17 +86,19 @@ class StringMatch(Verifier):
 
     def verify(self, item: Judgeable) -> Verdict:
         """Extract and compare; an answer that is not where it should be scores 0 and extracts None."""
-        accepted = expected_answers(item)
         exact_case = self._case_sensitive
         if exact_case is None:
             exact_case = _task_value(item, "case_sensitive", bool, False)
+        wanted = [self._wanted(text, exact_case=exact_case) for text in expected_answers(item)]
         try:
             found = self._extracted(item)
             if not found:
                 return Verdict.scored(0.0, detail={"reason": "the answer is not where the task wants it"})
-            right = self._agrees(found, accepted, exact_case=exact_case)
+            right = self._agrees(found, wanted, exact_case=exact_case)
         except TimeoutError:
             return timed_out()
+        if self._compare == "equal":  # what equal answers differ in shall not part them in a vote, but for the case
+            found = self._normalised(found, exact_case=True)
         return Verdict.scored(float(right), extracted_answer=found)
 
     def _extracted(self, item: Judgeable) -> str | None:
@@ -112,16 +114,21 @@ class StringMatch(Verifier):
             raise ValueError(f"the task's extraction_mode is {place!r}; it must be one of {', '.join(_PLACES)}")
         return answer_at(place, text, tag=self._tag)
 
-    def _agrees(self, found: str, accepted: list[str], *, exact_case: bool) -> bool:
+    def _wanted(self, text: str, *, exact_case: bool) -> str | Pattern:
         if self._compare == "pattern":
-            answer = unicodedata.normalize(self._form, found)
-            return any(Pattern(expression, ignore_case=not exact_case).matches(answer) for expression in accepted)
+            return Pattern(text, ignore_case=not exact_case)
+        if wanted := self._normalised(text, exact_case=exact_case):
+            return wanted
+        raise ValueError(f"nothing is left to compare of the task's expected_answer {text!r}")
+
+    def _agrees(self, found: str, wanted: list[str | Pattern], *, exact_case: bool) -> bool:
         answer = self._normalised(found, exact_case=exact_case)
-        for text in accepted:
-            wanted = self._normalised(text, exact_case=exact_case)
-            if not wanted:
-                raise ValueError(f"nothing is left to compare of the task's expected_answer {text!r}")
-            if contains(answer, wanted) if self._compare == "contains" else answer == wanted:
+        for one in wanted:
+            if isinstance(one, Pattern):
+                right = one.matches(unicodedata.normalize(self._form, found))
+            else:
+                right = contains(answer, one) if self._compare == "contains" else answer == one
+            if right:
                 return True
         return False
 

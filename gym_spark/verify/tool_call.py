@@ -113,7 +113,8 @@ def function_calls(response: JsonObject | None) -> list[Call]:
 
 
 def _call(item: JsonObject) -> Call:
-    name, text = str(item.get("name")), str(item.get("arguments") or "{}")
+    name, given = str(item.get("name")), item.get("arguments") or "{}"
+    text = given if isinstance(given, str) else json.dumps(given)  # some servers send the object itself
     try:
         arguments = strict_json(text)
         if not isinstance(arguments, dict):

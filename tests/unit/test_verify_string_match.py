@@ -39,7 +39,11 @@ def judge(answer: str | None, task: dict[str, Any], **params: Any) -> Verdict:
         pytest.param("final_answer", "Answer: Mars\nFinal answer: Saturn\n", "Saturn", id="last-label"),
         pytest.param("final_answer", "**Final answer:** Saturn", "Saturn", id="bold-label"),
         pytest.param("final_answer", "**Answer: Saturn**", "Saturn", id="bold-line"),
-        pytest.param("final_answer", "**Answer**: **Saturn**", "Saturn", id="both-bold"),
+        pytest.param("final_answer", "**Answer**: **Saturn**.", "**Saturn**.", id="both-bold"),
+        pytest.param("final_answer", "**Answer: Saturn**.", "Saturn.", id="bold-line-and-full-stop"),
+        pytest.param("final_answer", "Answer: 2**3", "2**3", id="a-power-is-no-emphasis"),
+        pytest.param("final_answer", "Answer: __init__.py", "__init__.py", id="a-whole-pair-stays"),
+        pytest.param("final_answer", "**Answer:**Saturn", "Saturn", id="bold-label-without-a-blank"),
         pytest.param("final_answer", "__Answer__: Saturn", "Saturn", id="underscores"),
         pytest.param("final_answer", "### Final Answer:\n\nSaturn", "Saturn", id="heading"),
         pytest.param("final_answer", "ANSWER：Saturn", "Saturn", id="full-width-colon"),  # noqa: RUF001
@@ -96,7 +100,22 @@ def test_an_answer_is_taken_from_its_place(place: Any, text: str, found: str | N
 )
 def test_equality(answer: str, expected: Any, params: dict[str, Any], reward: float) -> None:
     verdict = judge(answer, {"expected_answer": expected}, extraction_mode="full_response", **params)
-    assert (verdict.state, verdict.reward, verdict.extracted_answer) == ("scored", reward, answer)
+    assert (verdict.state, verdict.reward) == ("scored", reward)
+
+
+@pytest.mark.parametrize(
+    ("answer", "extracted"),
+    [
+        ("Answer: **Paris**.", "Paris"),
+        ("**Answer: Paris**.", "Paris"),
+        ("**Answer:** *Paris*", "Paris"),
+        ("Answer: New  York", "New York"),
+        ("Answer: ...", "..."),
+        ("Answer: paris", "paris"),
+    ],
+)
+def test_the_extracted_answer_is_without_what_does_not_count_but_keeps_its_case(answer: str, extracted: str) -> None:
+    assert judge(answer, {"expected_answer": "x"}).extracted_answer == extracted
 
 
 @pytest.mark.parametrize(
@@ -174,9 +193,10 @@ def test_an_answer_that_is_not_there_scores_0_with_a_reason(answer: str | None) 
     ],
 )
 def test_a_wrong_task_is_verifier_error(task: dict[str, Any], reason: str) -> None:
-    verdict = judge("Answer: 4", task)
-    assert (verdict.state, verdict.reward) == ("verifier_error", None)
-    assert reason in verdict.detail["reason"]
+    for answer in ("Answer: 4", ""):
+        verdict = judge(answer, task)
+        assert (verdict.state, verdict.reward) == ("verifier_error", None)
+        assert reason in verdict.detail["reason"]
 
 
 def test_a_parameter_that_is_no_expression_is_a_config_error() -> None:
@@ -204,6 +224,21 @@ def test_every_place_of_a_hostile_text_is_searched_in_linear_time(text: str) -> 
         judge(text, {"expected_answer": "4"}, extraction_mode=place)
     judge(text, {"expected_answer": "4"}, extraction_mode="full_response", compare="contains")
     assert time.process_time() - started < 3
+
+
+WAYS = [
+    load_verifier("string_match", {"extraction_mode": "full_response", **params})
+    for params in ({}, {"punctuation": "keep"}, {"compatibility": False}, {"whitespace": "ignore"})
+]
+
+
+@given(st.text(max_size=40))
+@settings(max_examples=200, deadline=None)
+def test_every_text_equals_itself_and_its_small_letters(text: str) -> None:
+    for verifier in WAYS:
+        for answer in (text, text.lower()):
+            verdict = judge_one(verifier, Judgeable("t", 0, {"expected_answer": text}, answer, None, None, None))
+            assert verdict.reward == (1.0 if text.strip() else None)
 
 
 @given(st.text(alphabet="ab{}\\ $", max_size=30), st.text(max_size=20))

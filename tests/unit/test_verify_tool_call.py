@@ -173,6 +173,12 @@ def test_a_wrong_task_is_verifier_error(task: dict[str, Any]) -> None:
     assert "ValueError: the task" in verdict.detail["reason"]
 
 
+def test_arguments_that_came_as_an_object_are_read() -> None:
+    call = {"type": "function_call", "name": "f", "arguments": {"x": 1}}
+    item = Judgeable("t", 0, {"ground_truth": [{"f": {"x": [1]}}]}, None, None, {"output": [call]}, None)
+    assert judge_one(load_verifier("tool_call_match", {}), item).reward == 1.0
+
+
 def test_the_evidence_names_the_calls_and_what_is_wrong() -> None:
     verdict = judge([("f", '{"y":1, "x":"é"}')], {"ground_truth": [{"f": {"x": ["e"], "y": [1]}}]})
     assert verdict.extracted_answer == 'f({"x": "é", "y": 1})'
