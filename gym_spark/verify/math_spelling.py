@@ -5,6 +5,7 @@ Each rule has one meaning, and the table in tests/unit/test_verify_math.py has a
 - Thousands parted by LaTeX's or Unicode's thin blanks: ``12\,345``. An ordinary blank may part two numbers and stays.
 - ``1 1/2`` with a proper fraction, which is 3/2 and not a product; ``1e5``; the sign of degrees, or ``km/h`` and the
   like, behind a number.
+- Full-width digits and signs, and characters that take no room.
 - ``1.5 million``, ``2\text{ thousand}``, as a second reading.
 - The last box, where others stand before it: the library joins boxes that are near each other, so that "\boxed{5}. No,
   \boxed{4}." is the pair 5, 4. Boxes with only "and", "or" or a comma between them are one answer and stay together.
@@ -18,6 +19,9 @@ from itertools import pairwise
 from typing import Final
 
 from gym_spark.verify.extraction import closing_brace
+
+#: Full-width forms, as Chinese and Japanese texts have them, are plain; what takes no room is nothing.
+_PLAIN_FORMS: Final = {0xFF01 + offset: 0x21 + offset for offset in range(94)} | dict.fromkeys((0x200B, 0x2060, 0xFEFF))
 
 _THIN: Final = r"(?:\\[,!; ]|\{,\}|,\\!|[\u00a0\u2009\u202f])"
 _THOUSANDS: Final = re.compile(rf"(?<![\d.,])\d{{1,3}}(?:{_THIN}\d{{3}})+(?!\d)")
@@ -46,6 +50,7 @@ _BOXES: Final = 20
 
 def respelled(text: str) -> str:
     """Return the text with thousands, mixed numbers, powers of ten, degrees and rates as plain numbers."""
+    text = text.translate(_PLAIN_FORMS)
     text = _THOUSANDS.sub(lambda match: re.sub(_THIN, "", match[0]), text)
     text = _MIXED.sub(_improper, text)
     text = _SCIENTIFIC.sub(_digits, text)

@@ -36,6 +36,8 @@ def judge(answer: str, expected: object) -> Verdict:
         pytest.param(r"\boxed{1e100}", "10^{100}", 1.0, id="rule-large-power-of-ten"),
         pytest.param(r"\boxed{90°}", "90", 1.0, id="rule-degrees"),
         pytest.param("20 °C", r"20^\circ", 1.0, id="rule-degrees-celsius"),
+        pytest.param("\uff11\uff12\uff0e\uff15", "12.5", 1.0, id="rule-full-width"),
+        pytest.param("\ufeff4\u200b", "4", 1.0, id="rule-no-room"),
         pytest.param(r"\boxed{18 km/h}", "18", 1.0, id="rule-rate"),
         pytest.param(r"\boxed{9.8 m/s^2}", "9.8", 1.0, id="rule-rate-squared"),
         pytest.param(r"\boxed{5 x/y}", "5", 0.0, id="rule-rate-is-no-quotient-of-unknowns"),
