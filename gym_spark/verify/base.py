@@ -29,8 +29,22 @@ ENTRY_POINT_GROUP: Final = "gym_spark.verifiers"
 #: name -> where its class is, and one line for ``gym-spark list verifiers``. Text, so that listing imports nothing.
 _BUILTIN: Final[dict[str, tuple[str, str]]] = {
     "exact_match": ("gym_spark.verify.exact:ExactMatch", "the whole answer equals an accepted text"),
+    "json_schema": ("gym_spark.verify.json_schema:JsonSchema", "the answer is a document that a JSON Schema allows"),
     "math": ("gym_spark.verify.math_answer:MathAnswer", "symbolic equality, by math-verify in a child process"),
+    "mcqa": ("gym_spark.verify.multiple_choice:MultipleChoice", "the option that the answer chose is the expected one"),
     "numeric": ("gym_spark.verify.numeric:Numeric", "the last number in the answer equals the expected number"),
+    "reasoning_gym": (
+        "gym_spark.verify.reasoning_gym:ReasoningGym",
+        "full credit by Reasoning Gym's scorer of the task",
+    ),
+    "string_match": (
+        "gym_spark.verify.string_match:StringMatch",
+        "the extracted answer equals, contains or matches a text",
+    ),
+    "tool_call_match": (
+        "gym_spark.verify.tool_call:ToolCallMatch",
+        "the answer's function calls are the expected ones",
+    ),
 }
 
 
