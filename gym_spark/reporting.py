@@ -23,12 +23,13 @@ from gym_spark.interchange.row_files import exported_rows, write_lines
 from gym_spark.planning import planned, tasks_of
 from gym_spark.prepare.catalog import Benchmark
 from gym_spark.results.agent_numbers import measured_rows, passed
+from gym_spark.results.bootstrap import bootstrap_intervals, with_intervals
 from gym_spark.results.costs import cost_numbers
 from gym_spark.results.custom import CustomMetrics, custom_metrics, find_hook, metric_rows
 from gym_spark.results.group_scores import group_scores
 from gym_spark.results.outcomes import kept, outcomes
 from gym_spark.results.reward_profile import task_profiles
-from gym_spark.results.run_profile import RunProfile, custom_rows, profile_numbers
+from gym_spark.results.run_profile import Bootstrap, RunProfile, custom_rows, profile_numbers
 from gym_spark.results.samples import Sample, sample_of, sampled
 from gym_spark.results.union import Overlap, union_of
 from gym_spark.tables.lake import Lake
@@ -42,6 +43,7 @@ def profile(
     benchmark: Benchmark | None = None,
     *,
     by: Sequence[str] = (),
+    bootstrap: Bootstrap | None = None,
     files: ProfileFiles | None = None,
     allow_partial: bool = False,
 ) -> RunProfile:
@@ -52,7 +54,9 @@ def profile(
         record: The run.
         benchmark: Its benchmark, for metrics of its own; None leaves them out.
         by: Fields of the tasks by which scores are grouped.
-        files: Also write NeMo Gym's files here, and the agents' numbers in them into `metrics`.
+        bootstrap: Resample the intervals of mean reward and pass@k in place of Student's.
+        files: Also write NeMo Gym's files here, and the agents' numbers in them into `metrics`, with pass@k and
+            majority@k in NeMo Gym's sense.
         allow_partial: Write them also of a run that misses rollouts.
 
     Raises:
@@ -65,6 +69,9 @@ def profile(
         lake.replace(TASK_PROFILES, _stamped(task_profiles(frame), here), **here)
         profiles = lake.read(TASK_PROFILES, **here)
         covered, numbers = profile_numbers(frame, profiles, max_k=record.spec.num_repeats)
+        if bootstrap is not None:
+            how = {"replicates": bootstrap.replicates, "seed": bootstrap.seed}
+            numbers = with_intervals(numbers, bootstrap_intervals(profiles, max_k=record.spec.num_repeats, **how))
         for name in by:
             numbers += group_scores(profiles, tasks_of(lake, record), name)
         numbers += cost_numbers(frame, profiles, covered, record.spec.endpoint.prices)
@@ -86,6 +93,7 @@ def profile(
         coverage=covered,
         metrics=numbers,
         key_metrics=benchmark.spec.key_metrics if benchmark is not None else (),
+        bootstrap=bootstrap,
     )
 
 

@@ -145,6 +145,8 @@ def verify(run_id: str, lake: str) -> int:
 @click.option(
     "--by", "fields", multiple=True, metavar="FIELD", help="Group scores by a field of the tasks; repeatable."
 )
+@click.option("--bootstrap", type=click.IntRange(min=100), metavar="N", help="Intervals by N resamples of tasks.")
+@click.option("--bootstrap-seed", type=int, default=0, show_default=True, help="Seed of the resamples.")
 @click.option("--allow-partial-rollouts", is_flag=True, help="Write them also where rollouts are missing.")
 def profile(
     run_id: str,
@@ -155,18 +157,30 @@ def profile(
     search_dirs: tuple[Path, ...],
     fields: tuple[str, ...],
     output: Path | None,
+    bootstrap: int | None,
+    bootstrap_seed: int,
     allow_partial_rollouts: bool,
 ) -> int:
     """Show a run's mean reward, pass@k and coverage."""
     from gym_spark import flow, reporting
     from gym_spark.interchange.gym.profiling import ProfileFiles
+    from gym_spark.results.run_profile import Bootstrap
     from gym_spark.tables.runs import get_run
 
     place = flow.open_lake(lake, say=_say)
     record = get_run(place, run_id)
     benchmark = _known_benchmark(record.spec.benchmark, search_dirs)
     files = None if output is None else ProfileFiles(output)
-    shown = reporting.profile(place, record, benchmark, by=fields, files=files, allow_partial=allow_partial_rollouts)
+    resampled = None if bootstrap is None else Bootstrap(bootstrap, bootstrap_seed)
+    shown = reporting.profile(
+        place,
+        record,
+        benchmark,
+        by=fields,
+        bootstrap=resampled,
+        files=files,
+        allow_partial=allow_partial_rollouts,
+    )
     if files is not None:
         _say(f"Written: {files.groups}, {files.agents}, {files.repeats}.")
     return _show(shown, lake, as_json=as_json, strict=strict, samples=samples)

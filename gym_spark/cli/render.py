@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from gym_spark.results.run_profile import Metric, RunProfile
+from gym_spark.results.run_profile import Bootstrap, Metric, RunProfile
 from gym_spark.results.samples import Sample
 from gym_spark.rollout.progress import Progress
 
@@ -72,10 +72,16 @@ def _remarks(profile: RunProfile) -> list[str]:
     shown = (metric.reason for metric in profile.metrics if metric.denominator != "completed")
     lines += [f"n/a: {reason}." for reason in sorted(set(filter(None, shown)))]
     lines.append(
-        f"{profile.coverage.planned_tasks} tasks x {profile.num_repeats}; intervals are clustered by task; "
+        f"{profile.coverage.planned_tasks} tasks x {profile.num_repeats}; {_intervals(profile.bootstrap)}; "
         f"verdicts: {profile.verification_id}; dataset version {profile.dataset_version}."
     )
     return lines
+
+
+def _intervals(bootstrap: Bootstrap | None) -> str:
+    if bootstrap is None:
+        return "intervals are clustered by task"
+    return f"intervals are percentiles of {bootstrap.replicates} resamples of tasks (seed {bootstrap.seed})"
 
 
 def _number(value: float | None) -> str:

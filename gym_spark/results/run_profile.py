@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, Final, Literal
 
@@ -17,8 +17,9 @@ from gym_spark.results.reward_profile import task_groups
 from gym_spark.results.samples import Sample
 from gym_spark.results.uncertainty import Estimate, Floats, interval_95, rollout_mean, task_mean
 
-#: ``completed``: tokens and times of what was answered; ``custom``: the benchmark's own metric says what it is over.
-Denominator = Literal["planned", "scored", "completed", "custom"]
+#: ``completed``: tokens and times of what was answered; ``measured``: NeMo Gym's, over unmasked results, in percent;
+#: ``custom``: the benchmark's own metric says what it is over.
+Denominator = Literal["planned", "scored", "completed", "measured", "custom"]
 
 #: A spread this small beside the mean is rounding.
 SAME: Final = 1e-12
@@ -41,6 +42,18 @@ class Metric:
     n_tasks: int
     n_rollouts: int
     reason: str | None
+
+    def between(self, low: float, high: float) -> Metric:
+        """Return the metric with another interval."""
+        return replace(self, ci_low=low, ci_high=high)
+
+
+@dataclass(frozen=True, slots=True)
+class Bootstrap:
+    """How intervals are resampled."""
+
+    replicates: int
+    seed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +119,8 @@ class RunProfile:
     metrics: tuple[Metric, ...]
     #: Names of the headline, as the benchmark gives them.
     key_metrics: tuple[str, ...] = ()
+    #: Seed and replicates of the bootstrap that the intervals are of; None: Student's.
+    bootstrap: Bootstrap | None = None
 
     def metric(self, name: str, denominator: Denominator) -> Metric:
         """Return one metric by its name."""

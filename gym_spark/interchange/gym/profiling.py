@@ -18,6 +18,7 @@ from gym_spark.interchange.gym_layout import agent_entries, merge_repeat_metrics
 from gym_spark.interchange.row_files import write_lines, write_text
 from gym_spark.results.agent_numbers import LabelNumbers, label_numbers
 from gym_spark.results.custom import CustomMetrics
+from gym_spark.results.pass_majority import finish
 from gym_spark.results.repeats import across_repeats
 
 
@@ -202,7 +203,16 @@ def write_profile(
     write_lines(group_lines(passes, samples, custom.by_task), files.groups)
     write_text(files.agents, json.dumps(entries.agents, indent=2, allow_nan=False))
     write_text(files.repeats, json.dumps(entries.repeats, indent=2, allow_nan=False))
-    return [row for entry in entries.agents for row in _metric_rows(entry, numbers)]
+    rows = [row for entry in entries.agents for row in _metric_rows(entry, numbers)]
+    return rows + [row for label in sorted(filter(None, numbers)) for row in _curve_rows(label, numbers[label])]
+
+
+def _curve_rows(label: str, own: LabelNumbers) -> Iterator[JsonObject]:
+    """Yield pass@k, pass@1[avg-of-k] and majority@k over the rewards of a label, which the files do not have."""
+    about = {"denominator": "measured", "label": label, "n_tasks": own.sums.votes.tasks, "n_rollouts": own.sums.rows}
+    for name, value in finish(own.sums.curves).items():
+        if isinstance(value, float):
+            yield about | {"name": name, "value": value}
 
 
 def _metric_rows(entry: JsonObject, numbers: Mapping[str | None, LabelNumbers]) -> Iterator[JsonObject]:
