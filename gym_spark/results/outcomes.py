@@ -16,6 +16,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from gym_spark.results.assembly import OUTCOMES_SCHEMA, assembled
 from gym_spark.tables.keys import ROLLOUT_KEY
 
+#: Longer extracted answers are known by their digest.
+ANSWER_CHARS: Final = 1000
 #: Rollouts that one partition holds in memory at once.
 ROWS_PER_PARTITION: Final = 125_000
 _USAGE: Final = ("input_tokens", "output_tokens", "total_tokens")
@@ -43,9 +45,12 @@ def outcomes(planned: DataFrame, rollouts: DataFrame, verifications: DataFrame, 
         *("usage.input_tokens", "usage.output_tokens", "started_at"),
     )
     reason = F.when(F.col("state") != "scored", F.get_json_object("detail", "$.reason")).alias("reason")
-    verdict = F.struct(
-        "attempt", F.col("state").alias("verdict"), "reward", reason, "scores", "extracted_answer", "verified_at"
+    # Votes only ask which are equal, and an answer may be a whole text of megabytes.
+    answer = F.when(
+        F.length("extracted_answer") > ANSWER_CHARS, F.concat(F.lit("sha256:"), F.sha2("extracted_answer", 256))
     )
+    answer = F.coalesce(answer, "extracted_answer").alias("extracted_answer")
+    verdict = F.struct("attempt", F.col("state").alias("verdict"), "reward", reason, "scores", answer, "verified_at")
     sources = {"plan": planned.select(*ROLLOUT_KEY, plan.alias("plan"))}
     sources["rollout"] = rollouts.select(*ROLLOUT_KEY, rollout.alias("rollout"))
     sources["judgement"] = verifications.select(*ROLLOUT_KEY, verdict.alias("judgement"))
