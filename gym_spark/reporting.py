@@ -19,7 +19,7 @@ from gym_spark.interchange.gym.profiling import (
     task_samples,
     write_profile,
 )
-from gym_spark.interchange.row_files import exported_rows, write_lines
+from gym_spark.interchange.row_files import export_partitions, exported_rows, write_lines
 from gym_spark.planning import planned, tasks_of
 from gym_spark.prepare.catalog import Benchmark
 from gym_spark.results.agent_numbers import measured_rows, passed
@@ -204,7 +204,8 @@ def export_rows(lake: Lake, record: RunRecord, target: Path) -> int:
     """Write the run's rollouts with their tasks and verdicts as JSON Lines; returns how many lines."""
     here = {"run_id": record.spec.run_id}
     judged = lake.read(VERIFICATIONS, verification_id=record.verification_id, **here)
-    return write_lines(exported_rows(lake.read(ROLLOUTS, **here), tasks_of(lake, record), judged), target)
+    stored, partitions = lake.read(ROLLOUTS, **here), export_partitions(lake.read(ROLLOUTS, **here))
+    return write_lines(exported_rows(stored, tasks_of(lake, record), judged, partitions=partitions), target)
 
 
 def _stamped(frame: DataFrame, constants: Mapping[str, str]) -> DataFrame:

@@ -77,7 +77,7 @@ def test_export_has_one_strict_json_line_per_attempt_with_every_column(spark: Sp
         verdict("a", 0, state="not_scored", detail='{"reason": "rollout failed: timeout"}'),
     )
     target = tmp_path / "out" / "rollouts.jsonl"
-    assert write_lines(exported_rows(spread(stored, 3), tasks(spark, task("a")), judged), target) == 4
+    assert write_lines(exported_rows(spread(stored, 3), tasks(spark, task("a")), judged, partitions=2), target) == 4
     text = target.read_text(encoding="utf-8")
     assert text.count("\n") == 4
     lines = [strict(line) for line in text.removesuffix("\n").split("\n")]
@@ -119,7 +119,7 @@ def test_export_of_nothing_is_an_empty_file_and_a_wrong_place_is_the_users_mista
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """No rollout, no line; a target below a file is refused in one sentence, before anything is read."""
-    lines = exported_rows(rollouts(spark), tasks(spark), verifications(spark))
+    lines = exported_rows(rollouts(spark), tasks(spark), verifications(spark), partitions=1)
     target = tmp_path / "none.jsonl"
     assert write_lines(lines, target) == 0
     assert target.read_text() == ""
