@@ -202,6 +202,9 @@ class RunSpec(Spec):
     sampling: SamplingSpec = Field(default_factory=SamplingSpec)
     harness: PartSpec = Field(default_factory=lambda: PartSpec(name="single_turn"))
     verifier: PartSpec
+    #: Where a verifier may run code that the model wrote: nowhere, the best sandbox that holds on the machine, the one
+    #: named, or one's own as ``module:Class``. No part of the identity: it contains a program, and grades nothing.
+    sandbox: Annotated[str, Field(pattern=r"^(off|auto|bubblewrap|landlock|[\w.]+:\w+)$")] = "off"
     #: Clock of one rollout, all its calls and the harness's own work; a harness that hangs must not hold up the run.
     rollout_timeout_s: Annotated[float, Field(gt=0)] = 6 * 3600.0
     #: Rollouts per task; their index is an int32 column.
@@ -219,6 +222,11 @@ class RunSpec(Spec):
     @classmethod
     def _flat_settings(cls, settings: Any) -> Any:
         return _flattened(settings) if isinstance(settings, Mapping) else settings
+
+    @field_validator("sandbox", mode="before")
+    @classmethod
+    def _off_in_yaml(cls, sandbox: Any) -> Any:
+        return "off" if sandbox is False else sandbox  # how YAML reads a bare off
 
     @field_validator("limit")
     @classmethod

@@ -14,7 +14,7 @@ from gym_spark.endpoint.preflight import check_endpoint
 from gym_spark.endpoint.serving import local_model_server, local_server_version
 from gym_spark.errors import ConfigError
 from gym_spark.harness.base import load_harness
-from gym_spark.verify.base import load_verifier
+from gym_spark.verify.base import check_sandbox, load_verifier
 
 Say = Callable[[str], None]
 Connect = Callable[[], EndpointSpec]
@@ -24,11 +24,13 @@ def check_parts(spec: RunSpec) -> RunSpec:
     """Return the specification with the model named, after checking all that can be wrong without asking anyone.
 
     Raises:
-        ConfigError: the harness, verifier or their parameters are wrong, or no model is named.
+        ConfigError: the harness, verifier or their parameters are wrong, no model is named, or code that the model
+            writes would run without a sandbox.
     """
     load_harness(spec.harness)
     Budget(spec.endpoint)
-    load_verifier(spec.verifier.name, spec.verifier.params)
+    verifier = load_verifier(spec.verifier.name, spec.verifier.params)
+    check_sandbox(spec.verifier.name, verifier, spec.sandbox)
     endpoint = spec.endpoint
     if endpoint.urls and endpoint.model is None:
         raise ConfigError(f"Name the model that {endpoint.urls[0]} serves with --model.")

@@ -221,6 +221,7 @@ def verify(lake: Lake, record: RunRecord) -> None:
             verification_id=record.verification_id,
             verifier=spec.verifier,
             limit_s=VERIFY_LIMIT_S,
+            sandbox=spec.sandbox,
         ),
     )
 

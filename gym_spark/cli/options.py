@@ -86,6 +86,12 @@ _SPEC_FLAGS: Final[tuple[tuple[str, str, Any, str], ...]] = (
     ("--seed", "sampling.seed", int, "Base seed; each rollout derives its own."),
     ("--harness", "harness.name", str, "Harness (`list agents` shows them), or module:Class."),
     ("--verifier", "verifier.name", str, "Verifier (`list verifiers` shows them), or module:Class."),
+    (
+        "--sandbox",
+        "sandbox",
+        str,
+        "Run code that the model wrote, in this sandbox: auto, bubblewrap, landlock or module:Class; off unless given.",
+    ),
 )
 
 

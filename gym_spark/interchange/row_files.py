@@ -15,7 +15,6 @@ from pyspark.sql import functions as F
 from gym_spark.errors import ConfigError
 from gym_spark.tables.keys import ATTEMPT_KEY
 
-
 #: Characters of transcripts that one partition of an export may have: the driver takes it whole.
 _PARTITION_CHARS: Final = 32 << 20
 _LARGE: Final = ("output_text", "response", "trajectory")

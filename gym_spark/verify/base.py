@@ -19,6 +19,8 @@ from typing import Any, ClassVar, Final, Literal, get_args
 from gym_spark.config import JsonObject, digest
 from gym_spark.errors import ConfigError, GymSparkError, boundary
 from gym_spark.plugins import Registry, users_code
+from gym_spark.verify.sandbox.base import Sandbox
+from gym_spark.verify.sandbox.choice import OFF, choose
 
 VerdictState = Literal["scored", "judge_failed", "verify_timeout", "verifier_error", "not_scored"]
 UnscoredState = Literal["judge_failed", "verify_timeout", "verifier_error", "not_scored"]
@@ -28,6 +30,7 @@ ENTRY_POINT_GROUP: Final = "gym_spark.verifiers"
 
 #: name -> where its class is, and one line for ``gym-spark list verifiers``. Text, so that listing imports nothing.
 _BUILTIN: Final[dict[str, tuple[str, str]]] = {
+    "code_tests": ("gym_spark.verify.code_tests:CodeTests", "the answer's code passes the tests, in a sandbox"),
     "exact_match": ("gym_spark.verify.exact:ExactMatch", "the whole answer equals an accepted text"),
     "json_schema": ("gym_spark.verify.json_schema:JsonSchema", "the answer is a document that a JSON Schema allows"),
     "math": ("gym_spark.verify.math_answer:MathAnswer", "symbolic equality, by math-verify in a child process"),
@@ -149,6 +152,12 @@ class Verifier(ABC):
     needs_response: ClassVar[bool] = False
     #: Keys that every task's `verifier_inputs` must have; prepare refuses a row without, before a rollout is paid for.
     needs: ClassVar[tuple[str, ...]] = ()
+    #: True: runs code that a model wrote. It then judges only with ``--sandbox``, which `use_sandbox` hands to it.
+    wants_sandbox: ClassVar[bool] = False
+
+    def use_sandbox(self, sandbox: Sandbox) -> None:
+        """Take the sandbox; called before `warm_up` where `wants_sandbox` is set, and nowhere else."""
+        raise NotImplementedError(f"{type(self).__name__} wants a sandbox, but does not define use_sandbox")
 
     def warm_up(self) -> None:  # noqa: B027  optional on purpose
         """Import and cache what the first verdict would pay for; called once, outside any time limit."""
@@ -231,12 +240,36 @@ def load_verifier(name: str, params: Mapping[str, Any]) -> Verifier:
     return _REGISTRY.build(name, params)
 
 
-def warm_up(name: str, verifier: Verifier) -> None:
-    """Warm a verifier up where it will judge.
+def check_sandbox(name: str, verifier: Verifier, setting: str) -> None:
+    """Refuse, before anything is paid for, a verifier that would have to run code without a sandbox.
+
+    Args:
+        name: Of the verifier, for the message.
+        verifier: The verifier.
+        setting: ``RunSpec.sandbox``.
 
     Raises:
-        ConfigError: The warm-up failed, for instance for want of a library.
+        ConfigError: It runs code that a model wrote, and the sandbox is off or does not hold on this machine.
     """
+    if not verifier.wants_sandbox:
+        return
+    if setting == OFF:
+        raise ConfigError(
+            f"The verifier '{name}' runs code that the model wrote, which is off unless asked for; "
+            "add --sandbox auto (docs/sandbox.md says what that holds off)."
+        )
+    choose(setting)
+
+
+def warm_up(name: str, verifier: Verifier, sandbox: str = OFF) -> None:
+    """Warm a verifier up where it will judge, with the sandbox that it wants.
+
+    Raises:
+        ConfigError: The warm-up failed, for instance for want of a library or a sandbox.
+    """
+    check_sandbox(name, verifier, sandbox)
+    if verifier.wants_sandbox:
+        verifier.use_sandbox(choose(sandbox))
     with users_code(f"The verifier '{name}' cannot start"):
         verifier.warm_up()
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import math
 import os
 import resource
 import signal
@@ -30,9 +31,17 @@ from typing import Any, Final
 
 from gym_spark.errors import ConfigError
 from gym_spark.verify.base import Judgeable, Verdict, judge_one, load_verifier, warm_up
+from gym_spark.verify.sandbox.choice import OFF
 
 #: Address space of a child, bytes: generous for sympy, small enough that one expression cannot take the machine.
 MEMORY_LIMIT: Final = 4 << 30
+
+#: Size of one file that a child may write, bytes. It also holds for a log file that is the child's stderr.
+FILE_LIMIT: Final = 1 << 30
+
+#: Processes and threads that may come on top of those that the user has when a child starts: the kernel counts them by
+#: user, and a worker's user also has Spark's. It does not count root's.
+PROCESSES: Final = 1024
 
 #: Seconds a child may take to start and import its libraries, on a busy machine; not charged to any item.
 START_LIMIT_S: Final = 120.0
@@ -61,15 +70,23 @@ class IsolatedPool:
         verifier_name: Registered name or ``module:Class``.
         params: The verifier's parameters.
         processes: Children that work at the same time.
-        limit_s: Wall seconds that one item may take.
+        limit_s: Wall seconds that one item may take. Its CPU seconds, of all threads together, may be one more: they
+            end a child that hangs while nobody waits for it, which happens when `judge` is not asked for the next.
+        sandbox: Where a verifier may run code that a model wrote (`sandbox.choice.choose`).
     """
 
     def __init__(
-        self, verifier_name: str, params: Mapping[str, Any], *, processes: int = 1, limit_s: float = 10.0
+        self,
+        verifier_name: str,
+        params: Mapping[str, Any],
+        *,
+        processes: int = 1,
+        limit_s: float = 10.0,
+        sandbox: str = OFF,
     ) -> None:
         if processes < 1 or limit_s <= 0:
             raise ConfigError(f"processes ({processes}) and limit_s ({limit_s}) must be positive.")
-        self._setup = {"name": verifier_name, "params": dict(params)}
+        self._setup = {"name": verifier_name, "params": dict(params), "limit_s": limit_s, "sandbox": sandbox}
         self._processes = processes
         self._limit_s = limit_s
         self._idle: list[_Child] = []
@@ -187,6 +204,8 @@ class _Child:
             return Verdict(**json.loads(self.replies.recv_bytes()))
         except (EOFError, OSError):
             self.kill()
+            if self._process.returncode == -signal.SIGXCPU:
+                return Verdict.unscored("verify_timeout", "no verdict within its CPU time")
             return Verdict.unscored(
                 "verifier_error", f"the verifier's process ended with code {self._process.returncode}"
             )
@@ -217,18 +236,22 @@ def serve(requests_fd: int, replies_fd: int, lifeline_fd: int) -> None:
     _die_with_parent(lifeline_fd)
     _limit(resource.RLIMIT_AS, MEMORY_LIMIT)
     _limit(resource.RLIMIT_CORE, 0)
+    _limit(resource.RLIMIT_FSIZE, FILE_LIMIT)
+    _limit(resource.RLIMIT_NPROC, _tasks_of_this_user() + PROCESSES)
     requests, replies = Connection(requests_fd, writable=False), Connection(replies_fd, readable=False)
     with suppress(EOFError, BrokenPipeError):
         setup = json.loads(requests.recv_bytes())
         failure = ""
         try:
             verifier = load_verifier(setup["name"], setup["params"])
-            warm_up(setup["name"], verifier)
+            warm_up(setup["name"], verifier, setup["sandbox"])
         except ConfigError as error:
             failure = str(error)
         replies.send_bytes(json.dumps({"failure": failure}).encode())
         while not failure:
-            verdict = judge_one(verifier, Judgeable(**json.loads(requests.recv_bytes())))
+            item = Judgeable(**json.loads(requests.recv_bytes()))
+            _limit_cpu(setup["limit_s"])
+            verdict = judge_one(verifier, item)
             replies.send_bytes(json.dumps(_as_object(verdict)).encode())
 
 
@@ -242,6 +265,24 @@ def _die_with_parent(lifeline_fd: int) -> None:
     signal.signal(signal.SIGIO, signal.SIG_DFL)  # a parent that ignores it has passed that on
     fcntl.fcntl(lifeline_fd, fcntl.F_SETOWN, -os.getpgrp())
     fcntl.fcntl(lifeline_fd, fcntl.F_SETFL, fcntl.fcntl(lifeline_fd, fcntl.F_GETFL) | os.O_ASYNC)
+
+
+def _limit_cpu(limit_s: float) -> None:
+    """Let this process use so many CPU seconds more, and one to spare: the limit counts all that it has ever used."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
+    soft = math.ceil(used.ru_utime + used.ru_stime + limit_s) + 1
+    resource.setrlimit(resource.RLIMIT_CPU, (soft if hard == resource.RLIM_INFINITY else min(soft, hard), hard))
+
+
+def _tasks_of_this_user() -> int:
+    """Count the processes and threads of this process's user, as the kernel does for its limit."""
+    count, user = 0, os.getuid()
+    for folder in os.scandir("/proc"):
+        with suppress(OSError):  # it has ended
+            if folder.name.isdigit() and folder.stat().st_uid == user:
+                count += len(os.listdir(f"{folder.path}/task"))
+    return count
 
 
 def _limit(kind: int, wanted: int) -> None:

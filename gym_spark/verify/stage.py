@@ -12,7 +12,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from gym_spark.config import PartSpec
 from gym_spark.tables.keys import ATTEMPT_KEY
 from gym_spark.tables.schemas import VERIFICATIONS
-from gym_spark.verify.base import load_verifier
+from gym_spark.verify.base import check_sandbox, load_verifier
+from gym_spark.verify.sandbox.choice import OFF
 from gym_spark.verify.worker import COLUMNS_IN, columns_in, judge_batches
 
 
@@ -36,7 +37,15 @@ def unverified(rollouts: DataFrame, tasks: DataFrame, verifications: DataFrame) 
     return fresh.join(tasks.select("task_id", "verifier_inputs"), on="task_id").select(*COLUMNS_IN)
 
 
-def verdicts(frame: DataFrame, *, run_id: str, verification_id: str, verifier: PartSpec, limit_s: float) -> DataFrame:
+def verdicts(
+    frame: DataFrame,
+    *,
+    run_id: str,
+    verification_id: str,
+    verifier: PartSpec,
+    limit_s: float,
+    sandbox: str = OFF,
+) -> DataFrame:
     """Return one row of the `verifications` table per row of :func:`unverified`.
 
     Args:
@@ -45,9 +54,10 @@ def verdicts(frame: DataFrame, *, run_id: str, verification_id: str, verifier: P
         verification_id: Name of this verification.
         verifier: Which verifier, with which parameters.
         limit_s: Wall-clock limit of one verdict, for verifiers that run in a child process.
+        sandbox: Where a verifier may run code that a model wrote (``RunSpec.sandbox``).
 
     Raises:
-        ConfigError: the verifier cannot be built.
+        ConfigError: the verifier cannot be built, or wants a sandbox that is off or does not hold here.
     """
 
     def work(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
@@ -58,7 +68,9 @@ def verdicts(frame: DataFrame, *, run_id: str, verification_id: str, verifier: P
             verifier_name=verifier.name,
             params=verifier.params,
             limit_s=limit_s,
+            sandbox=sandbox,
         )
 
-    needed = columns_in(load_verifier(verifier.name, verifier.params))
-    return frame.select(*needed).mapInArrow(work, from_arrow_schema(VERIFICATIONS.schema))
+    loaded = load_verifier(verifier.name, verifier.params)
+    check_sandbox(verifier.name, loaded, sandbox)
+    return frame.select(*columns_in(loaded)).mapInArrow(work, from_arrow_schema(VERIFICATIONS.schema))

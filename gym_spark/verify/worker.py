@@ -20,6 +20,7 @@ from gym_spark.config import JsonObject
 from gym_spark.tables.schemas import VERIFICATIONS
 from gym_spark.verify.base import Judgeable, Verdict, Verifier, judge_one, load_verifier, verifier_digest, warm_up
 from gym_spark.verify.isolated import IsolatedPool
+from gym_spark.verify.sandbox.choice import OFF
 
 COLUMNS_IN: Final = (
     "task_id",
@@ -54,6 +55,7 @@ def judge_batches(
     verifier_name: str,
     params: Mapping[str, Any],
     limit_s: float,
+    sandbox: str = OFF,
 ) -> Iterator[pa.RecordBatch]:
     """Judge every rollout of the batches with one verifier.
 
@@ -64,13 +66,14 @@ def judge_batches(
         verifier_name: Registered name or ``module:Class``.
         params: The verifier's parameters.
         limit_s: Wall seconds per rollout, for a verifier that runs isolated.
+        sandbox: Where a verifier may run code that a model wrote (`sandbox.choice.choose`).
 
     Raises:
-        ConfigError: The verifier cannot be built.
+        ConfigError: The verifier cannot be built, or wants a sandbox that is off or does not hold here.
     """
     verifier = load_verifier(verifier_name, params)
     if not verifier.isolated:
-        warm_up(verifier_name, verifier)
+        warm_up(verifier_name, verifier, sandbox)
     constant = {
         "run_id": run_id,
         "verification_id": verification_id,
@@ -78,7 +81,7 @@ def judge_batches(
         "verifier_digest": verifier_digest(verifier_name, params),
     }
     rows = _rows(batches, verifier)
-    with IsolatedPool(verifier_name, params, limit_s=limit_s) as pool:
+    with IsolatedPool(verifier_name, params, limit_s=limit_s, sandbox=sandbox) as pool:
         judged = _judged(rows, verifier, pool)
         yield from _out(constant | outcome for outcome in judged)
 

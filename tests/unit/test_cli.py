@@ -39,6 +39,10 @@ REMOTE = ["--model", "m", "--model-url", "http://127.0.0.1:9/v1"]
         ([*RUN, "--model-url", "http://127.0.0.1:9/v1"], "--model"),
         ([*RUN, "--model-url", "127.0.0.1:9"], "is not an http"),
         (["list", "benchmarks", "gsm8"], "did you mean 'gsm8k'?"),
+        ([*RUN, *REMOTE, "--verifier", "code_tests"], "add --sandbox auto"),
+        ([*RUN, *REMOTE, "--verifier", "code_tests", "--sandbox", "off"], "add --sandbox auto"),
+        ([*RUN, *REMOTE, "--verifier", "code_tests", "--sandbox", "no.such:Box"], "'no.such:Box' cannot be imported"),
+        ([*RUN, "--sandbox", "bwrap"], "'sandbox' is \"bwrap\""),
         (["list", "verifiers", "nmeric"], "did you mean 'numeric'?"),
     ],
 )

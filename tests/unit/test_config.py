@@ -141,6 +141,7 @@ def test_p26_what_can_change_a_score_is_in_the_identity(change: dict[str, object
         {"endpoint": {"urls": ["http://elsewhere/v1"], "api_key_env": "KEY", "concurrency": 3, "timeout_s": 1}},
         {"num_repeats": 9},
         {"limit": 3},
+        {"sandbox": "auto"},
         {"spark": {"spark.master": "local[1]"}},
         {"run_id": "another"},
     ],
@@ -148,6 +149,18 @@ def test_p26_what_can_change_a_score_is_in_the_identity(change: dict[str, object
 def test_p27_what_cannot_is_outside_it(change: dict[str, object]) -> None:
     """Address, key, concurrency, time limits, size of the run, cluster, name."""
     assert spec_with(**change).identity() == spec_with().identity()
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [("off", "off"), ("'off'", "off"), ("auto", "auto"), ("bubblewrap", "bubblewrap"), ("my.part:Box", "my.part:Box")],
+)
+def test_the_sandbox_is_off_unless_it_is_named(written: str, read: str) -> None:
+    """A bare `off` is False to YAML."""
+    assert spec_with().sandbox == "off"
+    assert resolve_run({"benchmark": "gsm8k"}, overrides=[f"sandbox={written}"]).spec.sandbox == read
+    for wrong in ("on", "yes", "none", "'a b'", "1", "''"):
+        assert "'sandbox' is" in refusal(flags={"benchmark": "gsm8k"}, overrides=[f"sandbox={wrong}"])
 
 
 def test_a_spec_survives_its_own_json() -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -14,7 +16,8 @@ import pytest
 
 from gym_spark.errors import ConfigError
 from gym_spark.verify.base import Judgeable, Verdict, Verifier
-from gym_spark.verify.isolated import IsolatedPool
+from gym_spark.verify.isolated import PROCESSES, IsolatedPool
+from gym_spark.verify.sandbox.base import Limits, Sandbox
 
 HANGS = "9^{9^{9^{9}}}"
 
@@ -39,6 +42,14 @@ class Obeys(Verifier):
             os._exit(int(value))
         if order == "allocate":
             bytearray(int(value))
+        if order == "write":
+            with tempfile.TemporaryFile() as file:
+                file.truncate(int(value))
+        if order == "spin":
+            while True:
+                pass
+        if order == "tasks":
+            return Verdict.scored(float(resource.getrlimit(resource.RLIMIT_NPROC)[0]))
         if order == "print":
             print(value * 100)  # noqa: T201  must not break the protocol
         if order == "spawn":
@@ -130,6 +141,56 @@ def test_a_child_that_dies_or_runs_out_of_memory_costs_one_verdict_and_children_
     assert pids[0] == pids[1] == pids[2]
     assert len(set(pids)) == 3
     assert gone_within(int(grandchild.read_text()), 2.0)
+
+
+def test_a_child_is_bounded_in_files_and_processes_beside_those_that_the_user_has() -> None:
+    with IsolatedPool(OBEYS, {}) as pool:
+        verdicts = list(pool.judge(item(order) for order in ("write 1000", "write 2000000000", "tasks", "go")))
+    assert [verdict.state for verdict in verdicts] == ["scored", "verifier_error", "scored", "scored"]
+    assert "File too large" in verdicts[1].detail["reason"]
+    assert verdicts[2].reward is not None
+    assert PROCESSES < verdicts[2].reward < PROCESSES + 10_000
+    assert verdicts[0].extracted_answer == verdicts[3].extracted_answer, "the child lives on"
+
+
+def test_a_child_that_hangs_while_nobody_waits_for_it_ends_by_its_cpu_time() -> None:
+    """The pool's clock only ends a child while a verdict is asked for; Spark may not ask for one for long."""
+    with IsolatedPool(OBEYS, {}, processes=2, limit_s=1.0) as pool:
+        verdicts = pool.judge([item("sleep 0.3"), item("spin"), item("go")])
+        first = next(verdicts)
+        assert first.extracted_answer is not None
+        (spinning,) = children() - {int(first.extracted_answer)}
+        assert gone_within(spinning, 10.0)
+        second, third = verdicts
+    assert (second.state, second.detail) == ("verify_timeout", {"reason": "no verdict within its CPU time"})
+    assert third.state == "scored"
+
+
+class Armed(Verifier):
+    """Runs the answer in the sandbox that it was given, in a child process."""
+
+    name = "armed"
+    isolated = True
+    wants_sandbox = True
+
+    def __init__(self) -> None:
+        self._sandbox: Sandbox | None = None
+
+    def use_sandbox(self, sandbox: Sandbox) -> None:
+        self._sandbox = sandbox
+
+    def verify(self, item: Judgeable) -> Verdict:
+        assert self._sandbox is not None
+        outcome = self._sandbox.run({"main.py": item.output_text or ""}, ["main.py"], limits=Limits())
+        return Verdict.scored(float(outcome.succeeded), extracted_answer=outcome.stdout.decode())
+
+
+def test_an_isolated_verifier_gets_its_sandbox_in_the_child_or_is_refused() -> None:
+    armed = f"{__name__}:Armed"
+    with IsolatedPool(armed, {}, sandbox="auto") as pool:
+        assert [verdict.extracted_answer for verdict in pool.judge([item("print(6 * 7)")])] == ["42\n"]
+    with IsolatedPool(armed, {}) as pool, pytest.raises(ConfigError, match="--sandbox auto"):
+        next(pool.judge([item("")]))
 
 
 def test_verdicts_keep_the_items_order_while_two_children_work_and_the_items_are_not_read_far_ahead() -> None:
