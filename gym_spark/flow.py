@@ -211,7 +211,8 @@ def _job(
 def verify(lake: Lake, record: RunRecord) -> None:
     """Judge the run's stored rollouts that this verification has not judged yet."""
     spec = record.spec
-    stored = lake.read(VERIFICATIONS, run_id=spec.run_id, verification_id=record.verification_id)
+    here = {"run_id": spec.run_id, "verification_id": record.verification_id}
+    stored = None if lake.is_empty(VERIFICATIONS, **here) else lake.read(VERIFICATIONS, **here)
     todo = unverified(lake.read(ROLLOUTS, run_id=spec.run_id), tasks_of(lake, record), stored)
     lake.append(
         VERIFICATIONS,

@@ -53,6 +53,11 @@ source = click.option(
     "--source", "sources", multiple=True, type=_File, help="Local file in place of the benchmark's address; repeatable."
 )
 run_id = click.option("--run-id", metavar="ID", required=True, help="Name of the run.")
+verification_id = click.option(
+    "--verification-id",
+    metavar="ID",
+    help="Name of the verification; the run's own, or made from the verifier.",
+)
 as_json = click.option("--json", "as_json", is_flag=True, help="Print strict JSON in place of the table.")
 samples = click.option("--samples", type=click.IntRange(min=0), default=0, help="Rollouts to print in full.")
 shards = click.option(

@@ -67,6 +67,8 @@ def _remarks(profile: RunProfile) -> list[str]:
     if profile.coverage.failures:
         failures = ", ".join(f"{count} {kind}" for kind, count in sorted(profile.coverage.failures.items()))
         lines.append(f"Failures: {failures}.")
+    if profile.unsafe:
+        lines.append("Unsafe: these verdicts were forced, by a verifier that needs more than what is stored.")
     if profile.stopped:
         lines.append(f"Stopped early: {profile.stopped}; --resume goes on.")
     shown = (metric.reason for metric in profile.metrics if metric.denominator != "completed")

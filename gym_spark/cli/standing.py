@@ -3,10 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Final
 
 from gym_spark.cli.render import about
 from gym_spark.config import JsonObject
+from gym_spark.reverify import Reverification
 from gym_spark.standing import JobStanding, RunStanding
+
+_FLIPS: Final = {
+    "fail_to_pass": "from fail to pass",
+    "pass_to_fail": "from pass to fail",
+    "scored_to_unscored": "from scored to not scored",
+    "unscored_to_scored": "from not scored to scored",
+}
+
+
+def change_lines(done: Reverification) -> Iterator[str]:
+    """Say what a reverification did and changed."""
+    change = done.change
+    verdicts = ", ".join(f"{count} {state}" for state, count in change.verdicts.items()) or "none"
+    yield f"{done.run_id}: {done.judged} rollouts judged by {done.verification_id}; its verdicts: {verdicts}."
+    if done.unsafe:
+        yield "Unsafe: the verifier needs more than what is stored; these verdicts may mean nothing."
+    flips = [
+        f"{found.rollouts} rollouts of {found.tasks} tasks {_FLIPS[kind]}"
+        for kind, found in change.flips.items()
+        if found.rollouts
+    ]
+    yield f"Beside {done.compared_with}: {'; '.join(flips) or 'nothing flipped'}."
+    if change.delta is None:
+        yield "Mean reward: no rollout is scored in both."
+        return
+    interval = "no interval can be estimated from that"
+    if change.ci_low is not None and change.ci_high is not None:
+        interval = f"95 % interval {change.ci_low:+.3f} to {change.ci_high:+.3f}"
+    yield f"Mean reward: {change.delta:+.3f} over {change.n_tasks} tasks scored in both, {interval}."
 
 
 def run_lines(runs: Iterable[JsonObject]) -> Iterator[str]:

@@ -121,6 +121,8 @@ class RunProfile:
     key_metrics: tuple[str, ...] = ()
     #: Seed and replicates of the bootstrap that the intervals are of; None: Student's.
     bootstrap: Bootstrap | None = None
+    #: Some verdicts were forced: their verifier needs more than what is stored, so they may mean nothing.
+    unsafe: bool = False
 
     def metric(self, name: str, denominator: Denominator) -> Metric:
         """Return one metric by its name."""
