@@ -18,7 +18,7 @@ from gym_spark.connection import Connect, Say, connected
 from gym_spark.endpoint.budget import Spent
 from gym_spark.errors import GymSparkError
 from gym_spark.ledger import plan_run, recorded
-from gym_spark.planning import planned, tasks_of
+from gym_spark.planning import asked, planned, tasks_of
 from gym_spark.prepare.catalog import Benchmark
 from gym_spark.prepare.prompts import PromptSpec
 from gym_spark.prepare.publish import BenchmarkVersion, find_version, publish, version_of
@@ -213,7 +213,7 @@ def verify(lake: Lake, record: RunRecord) -> None:
     spec = record.spec
     here = {"run_id": spec.run_id, "verification_id": record.verification_id}
     stored = None if lake.is_empty(VERIFICATIONS, **here) else lake.read(VERIFICATIONS, **here)
-    todo = unverified(lake.read(ROLLOUTS, run_id=spec.run_id), tasks_of(lake, record), stored)
+    todo = unverified(lake.read(ROLLOUTS, run_id=spec.run_id), asked(lake, record), stored)
     lake.append(
         VERIFICATIONS,
         verdicts(

@@ -16,6 +16,17 @@ def tasks_of(lake: Lake, record: RunRecord) -> DataFrame:
     return lake.read(TASKS, benchmark=record.spec.benchmark, version=str(record.spec.dataset_version))
 
 
+def asked(lake: Lake, record: RunRecord) -> DataFrame:
+    """Return what verifiers need of the tasks: `task_id`, `verifier_inputs`.
+
+    Of an imported run `rollout_index` as well: there every rollout has an input row of its own, which may differ.
+    """
+    if record.spec.imported is not None:
+        rows = lake.read(INPUTS, run_id=record.spec.run_id)
+        return rows.select("task_id", "rollout_index", F.col("input").alias("verifier_inputs"))
+    return tasks_of(lake, record).select("task_id", "verifier_inputs")
+
+
 def planned(lake: Lake, record: RunRecord, *more: str) -> DataFrame:
     """Return the plan, one row per planned rollout: `task_id`, `task_index`, `shard`, `rollout_index`.
 

@@ -15,7 +15,7 @@ from gym_spark.config import JsonObject, PartSpec
 from gym_spark.connection import Say
 from gym_spark.errors import ConfigError, did_you_mean
 from gym_spark.ledger import verification_id_of
-from gym_spark.planning import tasks_of
+from gym_spark.planning import asked, tasks_of
 from gym_spark.reporting import run_outcomes
 from gym_spark.results.flips import Change, change_between
 from gym_spark.results.outcomes import kept
@@ -119,7 +119,7 @@ def reverify(
     judged = _judged(lake, run_id, name)
     chosen = _chosen(rollouts, tasks_of(lake, record), selection, judged)
     known = None if selection.judge_failed_only else judged
-    todo = unverified(rollouts, tasks_of(lake, record), known, chosen=chosen)
+    todo = unverified(rollouts, asked(lake, record), known, chosen=chosen)
     count = todo.count()
     if count:
         _note(lake, record, name, verifier, selection, unsafe=unsafe)

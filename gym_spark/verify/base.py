@@ -24,7 +24,7 @@ from gym_spark.verify.sandbox.choice import OFF, choose
 
 VerdictState = Literal["scored", "judge_failed", "verify_timeout", "verifier_error", "not_scored"]
 UnscoredState = Literal["judge_failed", "verify_timeout", "verifier_error", "not_scored"]
-Mode = Literal["stateless", "judge", "live_session"]
+Mode = Literal["stateless", "judge", "live_session", "unknown"]
 
 ENTRY_POINT_GROUP: Final = "gym_spark.verifiers"
 

@@ -18,7 +18,7 @@ from gym_spark.verify.worker import COLUMNS_IN, columns_in, judge_batches
 
 
 def unverified(
-    rollouts: DataFrame, tasks: DataFrame, verifications: DataFrame | None, *, chosen: DataFrame | None = None
+    rollouts: DataFrame, asked: DataFrame, verifications: DataFrame | None, *, chosen: DataFrame | None = None
 ) -> DataFrame:
     """Return what a verifier needs of the stored rollouts that have no verdict yet.
 
@@ -26,7 +26,7 @@ def unverified(
 
     Args:
         rollouts: The run's stored rollouts.
-        tasks: The tasks of its dataset version.
+        asked: `task_id` (and `rollout_index`, where rollouts of a task have inputs of their own), `verifier_inputs`.
         verifications: The verdicts of this verification of the run; None if there are none.
         chosen: Keys of the attempts that are to be judged; None for all.
 
@@ -43,7 +43,8 @@ def unverified(
         if verifications is not None:
             keys = keys.join(verifications.select(*key), on=key, how="left_anti")
         fresh = rollouts.join(F.broadcast(keys), on=key, how="left_semi")
-    return fresh.join(tasks.select("task_id", "verifier_inputs"), on="task_id").select(*COLUMNS_IN)
+    inputs = [name for name in asked.columns if name in key]
+    return fresh.join(asked, on=inputs).select(*COLUMNS_IN)
 
 
 def judge_failed(verifications: DataFrame) -> DataFrame:

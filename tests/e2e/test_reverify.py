@@ -10,7 +10,7 @@ from typing import Final
 from gym_spark.tables.lake import Lake
 from gym_spark.tables.schemas import REVERIFICATIONS, ROLLOUTS, VERIFICATIONS
 from tests.e2e.conftest import Run, Told
-from tests.e2e.test_flow import QUIZ, arguments, quiz
+from tests.e2e.test_flow import arguments, quiz
 from tests.fake_openai import FakeOpenAI, FakeReply, last_user_text
 
 EVERYTHING = "tests.spark.verifiers:Everything"

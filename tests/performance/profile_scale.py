@@ -19,6 +19,7 @@ import time
 from pathlib import Path
 from typing import Final
 
+from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from gym_spark.config import EndpointSpec, PartSpec, RunSpec
@@ -52,9 +53,17 @@ print(json.dumps({"cpu_s": time.process_time() - began}))
 """
 
 
-def stored_run(lake: Lake, rollouts: int) -> RunRecord:
-    """Write a run of so many rollouts."""
-    run_id = f"r{rollouts}"
+def stored_run(
+    lake: Lake,
+    rollouts: int,
+    *,
+    run_id: str | None = None,
+    output_text: Column | None = None,
+    verifier_inputs: str = '{"expected_answer":"4"}',
+) -> RunRecord:
+    """Write a run of so many rollouts, all scored, with answers of 2,000 characters unless given."""
+    run_id = run_id or f"r{rollouts}"
+    output_text = F.lit("x" * 2000) if output_text is None else output_text
     verifier = PartSpec(name="exact_match")
     spec = RunSpec(
         benchmark=run_id,
@@ -81,8 +90,9 @@ def stored_run(lake: Lake, rollouts: int) -> RunRecord:
     )
     now = F.current_timestamp()
     common = {"run_id": F.lit(run_id), "attempt": F.lit(1)}
-    _write(lake, TASKS, task.withColumns({**_texts(run_id), "shard": F.lit(0)}))
-    played = {"usage": usage, "state": F.lit("completed"), "shard": F.lit(0), "output_text": F.lit("x" * 2000)}
+    texts = _texts(run_id) | {"verifier_inputs": F.lit(verifier_inputs)}
+    _write(lake, TASKS, task.withColumns({**texts, "shard": F.lit(0)}))
+    played = {"usage": usage, "state": F.lit("completed"), "shard": F.lit(0), "output_text": output_text}
     counts = {name: F.lit(1) for name in ("model_calls", "requests", "turns")}
     _write(lake, ROLLOUTS, rows.withColumns(common | played | counts | {"started_at": now, "completed_at": now}))
     scores = F.create_map(F.lit("strict"), F.rand(3), F.lit("loose"), F.rand(4))
@@ -107,7 +117,6 @@ def _texts(run_id: str) -> dict[str, object]:
         "version": "1",
         "fingerprint": "f",
         "responses_create_params": json.dumps({"input": "q" * 500}),
-        "verifier_inputs": '{"expected_answer":"4"}',
         "metadata": "{}",
     }
     return {name: F.lit(text) for name, text in texts.items()}

@@ -40,3 +40,31 @@ class InSession(Everything):
 
     name = "in_session"
     mode = "live_session"
+
+
+class Toy(Verifier):
+    """The verifier of the corpus of `eval reverify`: the text after the last "ANSWER: " is the answer."""
+
+    name = "toy"
+    needs_response = True
+
+    def verify(self, item: Judgeable) -> Verdict:
+        """Judge, or fail as the task's `toy` says."""
+        asked = item.verifier_inputs.get("toy") or {}
+        if asked.get("failure_class") == "judge_failed":
+            return Verdict.unscored("judge_failed", "judge call failed")
+        if asked.get("failure_class") == "timeout_exceeded":
+            return Verdict.unscored("verify_timeout", "timeout exceeded")
+        if asked.get("no_persist"):
+            return Verdict.unscored("verifier_error", "not to be stored")
+        output = (item.response or {}).get("output", [])
+        texts = [part["text"] for message in output if message["type"] == "message" for part in message["content"]]
+        _, found, after = texts[-1].rpartition("ANSWER: ") if texts else ("", "", "")
+        answer = after.strip() if found else None
+        return Verdict.scored(float(answer == item.verifier_inputs["expected_answer"]), extracted_answer=answer)
+
+
+class ToyOfUnknownMode(Toy):
+    """The same, from a server that does not say whether it may judge stored rollouts."""
+
+    mode = "unknown"
