@@ -205,6 +205,8 @@ class RunSpec(Spec):
     #: Where a verifier may run code that the model wrote: nowhere, the best sandbox that holds on the machine, the one
     #: named, or one's own as ``module:Class``. No part of the identity: it contains a program, and grades nothing.
     sandbox: Annotated[str, Field(pattern=r"^(off|auto|bubblewrap|landlock|[\w.]+:\w+)$")] = "off"
+    #: Endpoint of the model that a verifier asks. Its model is part of the identity, since it decides verdicts.
+    judge: EndpointSpec | None = None
     #: Clock of one rollout, all its calls and the harness's own work; a harness that hangs must not hold up the run.
     rollout_timeout_s: Annotated[float, Field(gt=0)] = 6 * 3600.0
     #: Rollouts per task; their index is an int32 column.
@@ -237,7 +239,8 @@ class RunSpec(Spec):
 
     def identity_parts(self) -> JsonObject:
         """Return what can change a score, and nothing else (DESIGN.md §2)."""
-        return {
+        judge = {} if self.judge is None else {"judge": {"model": self.judge.model, "api": self.judge.api}}
+        return judge | {
             "identity_version": IDENTITY_VERSION,
             "benchmark": self.benchmark,
             "dataset_version": self.dataset_version,

@@ -6,7 +6,7 @@ import contextlib
 import functools
 from collections.abc import Callable, Iterator
 
-from gym_spark.config import EndpointSpec, RunSpec
+from gym_spark.config import EndpointSpec, RunSpec, SamplingSpec
 from gym_spark.endpoint.budget import Budget
 from gym_spark.endpoint.client import key_from_environment
 from gym_spark.endpoint.model_file import model_file
@@ -14,7 +14,7 @@ from gym_spark.endpoint.preflight import check_endpoint
 from gym_spark.endpoint.serving import local_model_server, local_server_version
 from gym_spark.errors import ConfigError
 from gym_spark.harness.base import load_harness
-from gym_spark.verify.base import check_sandbox, load_verifier
+from gym_spark.verify.base import check_judge, check_sandbox, load_verifier
 
 Say = Callable[[str], None]
 Connect = Callable[[], EndpointSpec]
@@ -31,6 +31,7 @@ def check_parts(spec: RunSpec) -> RunSpec:
     Budget(spec.endpoint)
     verifier = load_verifier(spec.verifier.name, spec.verifier.params)
     check_sandbox(spec.verifier.name, verifier, spec.sandbox)
+    check_judge(spec.verifier.name, verifier, spec.judge)
     endpoint = spec.endpoint
     if endpoint.urls and endpoint.model is None:
         raise ConfigError(f"Name the model that {endpoint.urls[0]} serves with --model.")
@@ -46,6 +47,20 @@ def check_parts(spec: RunSpec) -> RunSpec:
     return spec.model_copy(update={"endpoint": endpoint})
 
 
+def preflight_judge(judge: EndpointSpec, say: Say) -> None:
+    """Send the judge one tiny request: a wrong key or model name ends the command before anything is paid for.
+
+    Raises:
+        ConfigError: it is down, or refuses the key or the model.
+    """
+    try:
+        warning = check_endpoint(judge, SamplingSpec(), key_from_environment(judge))
+    except ConfigError as error:
+        raise ConfigError(f"The judge: {error}") from error
+    if warning:
+        say(f"Warning: the judge: {warning}.")
+
+
 @contextlib.contextmanager
 def open_endpoint(spec: RunSpec, *, preflight: bool = True, say: Say = print) -> Iterator[EndpointSpec]:
     """Make sure that the run's endpoint answers; without an address, serve the small local model for the while.
@@ -59,6 +74,8 @@ def open_endpoint(spec: RunSpec, *, preflight: bool = True, say: Say = print) ->
             server = stack.enter_context(local_model_server())
             endpoint = endpoint.model_copy(update={"urls": (server.url,)})
             say(f"Serving {server.model} on this machine with {server.server_version}.")
+        if preflight and spec.judge is not None:
+            preflight_judge(spec.judge, say)
         if preflight:
             warning = check_endpoint(endpoint, spec.sampling, key_from_environment(endpoint))
             if warning:

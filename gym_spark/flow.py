@@ -223,6 +223,8 @@ def verify(lake: Lake, record: RunRecord) -> None:
             verifier=spec.verifier,
             limit_s=VERIFY_LIMIT_S,
             sandbox=spec.sandbox,
+            judge=spec.judge,
+            workers=1 if spec.judge is None else task_slots(lake.spark),
         ),
     )
 

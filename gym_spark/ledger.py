@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Final
 
-from gym_spark.config import PartSpec, RunSpec
+from gym_spark.config import EndpointSpec, PartSpec, RunSpec
 from gym_spark.endpoint.serving import local_server_version
 from gym_spark.errors import BusyError, ConfigError, GymSparkError, StorageError
 from gym_spark.prepare.limits import limit_count
@@ -23,9 +23,9 @@ from gym_spark.verify.base import verifier_digest
 _GOES_ON: Final = "what was finished is stored, and --resume goes on from there."
 
 
-def verification_id_of(verifier: PartSpec) -> str:
+def verification_id_of(verifier: PartSpec, judge: EndpointSpec | None = None) -> str:
     """Return the name of the verification that this verifier configuration makes."""
-    return f"{verifier.name.replace(':', '.')}-{verifier_digest(verifier.name, verifier.params)[:8]}"
+    return f"{verifier.name.replace(':', '.')}-{verifier_digest(verifier.name, verifier.params, judge)[:8]}"
 
 
 def plan_run(
@@ -72,7 +72,7 @@ def plan_run(
     record = RunRecord(
         spec=spec,
         status="running",
-        verification_id=verification_id_of(spec.verifier),
+        verification_id=verification_id_of(spec.verifier, spec.judge),
         planned_tasks=count,
         planned_rollouts=count * spec.num_repeats,
         versions=versions({"spark": lake.spark.version, **served}),

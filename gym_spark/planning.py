@@ -17,14 +17,15 @@ def tasks_of(lake: Lake, record: RunRecord) -> DataFrame:
 
 
 def asked(lake: Lake, record: RunRecord) -> DataFrame:
-    """Return what verifiers need of the tasks: `task_id`, `verifier_inputs`.
+    """Return what verifiers need of the tasks: `task_id`, `verifier_inputs`, `responses_create_params`.
 
     Of an imported run `rollout_index` as well: there every rollout has an input row of its own, which may differ.
     """
     if record.spec.imported is not None:
         rows = lake.read(INPUTS, run_id=record.spec.run_id)
-        return rows.select("task_id", "rollout_index", F.col("input").alias("verifier_inputs"))
-    return tasks_of(lake, record).select("task_id", "verifier_inputs")
+        request = F.get_json_object("input", "$.responses_create_params").alias("responses_create_params")
+        return rows.select("task_id", "rollout_index", F.col("input").alias("verifier_inputs"), request)
+    return tasks_of(lake, record).select("task_id", "verifier_inputs", "responses_create_params")
 
 
 def planned(lake: Lake, record: RunRecord, *more: str) -> DataFrame:

@@ -11,8 +11,8 @@ from typing import Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from gym_spark.config import JsonObject, PartSpec
-from gym_spark.connection import Say
+from gym_spark.config import EndpointSpec, JsonObject, PartSpec
+from gym_spark.connection import Say, preflight_judge
 from gym_spark.errors import ConfigError, did_you_mean
 from gym_spark.ledger import verification_id_of
 from gym_spark.planning import asked, tasks_of
@@ -21,11 +21,12 @@ from gym_spark.results.flips import Change, change_between
 from gym_spark.results.outcomes import kept
 from gym_spark.rollout.adoption import in_share
 from gym_spark.rollout.share import WHOLE, Share
+from gym_spark.rollout.stage import task_slots
 from gym_spark.tables.keys import ATTEMPT_KEY, ROLLOUT_KEY
 from gym_spark.tables.lake import SPARK_ERRORS, Lake, first_line
 from gym_spark.tables.runs import RunRecord, versions
 from gym_spark.tables.schemas import REVERIFICATIONS, ROLLOUTS, VERIFICATIONS
-from gym_spark.verify.base import Verifier, check_sandbox, load_verifier, verifier_digest
+from gym_spark.verify.base import Verifier, check_judge, check_sandbox, load_verifier, verifier_digest
 from gym_spark.verify.stage import judge_failed, unverified, verdicts
 
 #: Wall-clock limit of one verdict in a child process.
@@ -86,6 +87,8 @@ def reverify(
     force: bool = False,
     share: Share = WHOLE,
     sandbox: str = "off",
+    judge: EndpointSpec | None = None,
+    preflight: bool = True,
     say: Say = print,
 ) -> Reverification:
     """Judge a run's stored rollouts with a verifier; the verdicts are a verification of their own.
@@ -100,6 +103,8 @@ def reverify(
         force: Also where the verifier needs more than what is stored; the verdicts are then marked `unsafe`.
         share: The part of the shards to judge, of several parallel jobs.
         sandbox: Where model-written code may run (`RunSpec.sandbox`).
+        judge: Endpoint of the model that the verifier asks (`RunSpec.judge`).
+        preflight: Send the judge one tiny request first.
         say: Told how far it is.
 
     Raises:
@@ -109,11 +114,18 @@ def reverify(
     selection = selection or Selection()
     loaded = load_verifier(verifier.name, verifier.params)
     check_sandbox(verifier.name, loaded, sandbox)
+    check_judge(verifier.name, loaded, judge)
     unsafe = _is_unsafe(verifier.name, loaded, force=force)
-    name = verification_id or verification_id_of(verifier)
+    name = verification_id or verification_id_of(verifier, judge)
     run_id = record.spec.run_id
     lake.ensure(VERIFICATIONS, REVERIFICATIONS)
-    _check_name(lake, run_id, name, verifier, goes_on=resume or selection.judge_failed_only)
+    _check_name(
+        lake,
+        run_id,
+        name,
+        verifier_digest(verifier.name, verifier.params, judge),
+        goes_on=resume or selection.judge_failed_only,
+    )
 
     rollouts = lake.read(ROLLOUTS, run_id=run_id).where(in_share(share))
     judged = _judged(lake, run_id, name)
@@ -121,14 +133,23 @@ def reverify(
     known = None if selection.judge_failed_only else judged
     todo = unverified(rollouts, asked(lake, record), known, chosen=chosen)
     count = todo.count()
+    if count and loaded.needs_judge and judge is not None and preflight:
+        preflight_judge(judge, say)
     if count:
-        _note(lake, record, name, verifier, selection, unsafe=unsafe)
-    rows = SLOW_UNIT_ROWS if loaded.isolated or loaded.wants_sandbox or loaded.mode == "judge" else UNIT_ROWS
+        _note(lake, record, name, verifier, selection, unsafe=unsafe, judge=judge)
+    rows = SLOW_UNIT_ROWS if loaded.isolated or loaded.wants_sandbox or loaded.needs_judge else UNIT_ROWS
     units = -(-count // rows)
     for unit in range(units):
         part = todo.where(F.pmod(F.xxhash64(*ROLLOUT_KEY), F.lit(units)) == unit) if units > 1 else todo
         verdict_rows = verdicts(
-            part, run_id=run_id, verification_id=name, verifier=verifier, limit_s=VERIFY_LIMIT_S, sandbox=sandbox
+            part,
+            run_id=run_id,
+            verification_id=name,
+            verifier=verifier,
+            limit_s=VERIFY_LIMIT_S,
+            sandbox=sandbox,
+            judge=judge,
+            workers=1 if judge is None else task_slots(lake.spark),
         )
         lake.append(VERIFICATIONS, verdict_rows.withColumn("unsafe", F.lit(True)) if unsafe else verdict_rows)
         if units > 1:
@@ -191,13 +212,13 @@ def _is_unsafe(name: str, loaded: Verifier, *, force: bool) -> bool:
     return True
 
 
-def _check_name(lake: Lake, run_id: str, name: str, verifier: PartSpec, *, goes_on: bool) -> None:
+def _check_name(lake: Lake, run_id: str, name: str, digest: str, *, goes_on: bool) -> None:
     stored = lake.read(VERIFICATIONS, run_id=run_id, verification_id=name).select("verifier_digest").first()
     if stored is None:
         if goes_on:
             raise ConfigError(f"The run '{run_id}' has no verification '{name}' to go on with; leave the flag out.")
         return
-    if stored["verifier_digest"] != verifier_digest(verifier.name, verifier.params):
+    if stored["verifier_digest"] != digest:
         raise ConfigError(
             f"The verification '{name}' of the run '{run_id}' was made by another verifier, or other parameters; take "
             "another --verification-id."
@@ -242,14 +263,23 @@ def _chosen(rollouts: DataFrame, tasks: DataFrame, selection: Selection, judged:
     return rows
 
 
-def _note(lake: Lake, record: RunRecord, name: str, verifier: PartSpec, selection: Selection, *, unsafe: bool) -> None:
+def _note(
+    lake: Lake,
+    record: RunRecord,
+    name: str,
+    verifier: PartSpec,
+    selection: Selection,
+    *,
+    unsafe: bool,
+    judge: EndpointSpec | None,
+) -> None:
     chosen: Mapping[str, object] = {key: value for key, value in asdict(selection).items() if value}
     row: JsonObject = {
         "run_id": record.spec.run_id,
         "verification_id": name,
         "recorded_at": datetime.now(UTC),
         "verifier": verifier.model_dump_json(),
-        "verifier_digest": verifier_digest(verifier.name, verifier.params),
+        "verifier_digest": verifier_digest(verifier.name, verifier.params, judge),
         "selection": json.dumps(chosen) if chosen else None,
         "unsafe": unsafe,
         "versions": json.dumps(versions({"spark": lake.spark.version})),

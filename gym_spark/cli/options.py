@@ -90,6 +90,9 @@ _SPEC_FLAGS: Final[tuple[tuple[str, str, Any, str], ...]] = (
     ("--max-output-tokens", "sampling.max_output_tokens", int, "Bound on the tokens of one answer."),
     ("--seed", "sampling.seed", int, "Base seed; each rollout derives its own."),
     ("--harness", "harness.name", str, "Harness (`list agents` shows them), or module:Class."),
+    ("--judge-model", "judge.model", str, "Model that judges, for verifiers that ask one."),
+    ("--judge-api-key-env", "judge.api_key_env", str, "Environment variable that holds the judge's API key."),
+    ("--judge-concurrency", "judge.concurrency", int, "Requests to the judge in flight over the whole run."),
     ("--verifier", "verifier.name", str, "Verifier (`list verifiers` shows them), or module:Class."),
     (
         "--sandbox",
@@ -110,6 +113,7 @@ def run_spec(command: Decorated) -> Decorated:
         click.option(
             "--model-url", "spec__endpoint__urls", multiple=True, help="Address of the endpoint; repeat for replicas."
         ),
+        click.option("--judge-url", "spec__judge__urls", multiple=True, help="Address of the judge's endpoint."),
         search_dir,
         benchmark,
     ):

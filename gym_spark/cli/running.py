@@ -14,7 +14,7 @@ import yaml
 
 from gym_spark.cli import options
 from gym_spark.cli.showing import exit_code, say, show
-from gym_spark.config import JsonObject, PartSpec, RunSpec
+from gym_spark.config import EndpointSpec, JsonObject, PartSpec, RunSpec, validate
 from gym_spark.errors import ConfigError
 from gym_spark.layers import merge, parse_overrides
 from gym_spark.prepare.catalog import find_benchmark, search_path
@@ -139,6 +139,10 @@ def verify(run_id: str, lake: str) -> int:
 @click.option("--force", is_flag=True, help="Judge although the verifier needs a live session; marked as unsafe.")
 @options.shards
 @click.option("--sandbox", default="off", show_default=True, help="Where model-written code may run.")
+@click.option("--judge-url", "judge_urls", multiple=True, help="Address of the judge's endpoint, as in eval run.")
+@click.option("--judge-model", help="Model that judges; the run's own judge unless given.")
+@click.option("--judge-api-key-env", metavar="NAME", help="Environment variable that holds the judge's API key.")
+@options.no_preflight
 @options.as_json
 def reverify(
     run_id: str,
@@ -153,10 +157,16 @@ def reverify(
     force: bool,
     shards: str,
     sandbox: str,
+    judge_urls: tuple[str, ...],
+    judge_model: str | None,
+    judge_api_key_env: str | None,
+    no_preflight: bool,
     as_json: bool,
 ) -> int:
     """Judge stored rollouts once more, with another verifier or other parameters; asks no model for an answer."""
-    params = _verifier_params(overrides)
+    params, judge_fields = _verifier_params(overrides)
+    given = {"urls": judge_urls or None, "model": judge_model, "api_key_env": judge_api_key_env}
+    judge_fields |= {name: value for name, value in given.items() if value is not None}
     share, ids = parse_share(shards), _task_ids(tasks)
     from gym_spark import flow
     from gym_spark.cli.standing import change_lines
@@ -165,6 +175,10 @@ def reverify(
 
     place = flow.open_lake(lake, say=say)
     record = get_run(place, run_id)
+    judge = record.spec.judge
+    if judge_fields:
+        known = {} if judge is None else judge.model_dump(mode="json", exclude_unset=True)
+        judge = validate(EndpointSpec, merge(known, judge_fields), "the judge")
     chosen = own_verifier(record) if verifier is None else PartSpec(name=verifier)
     done = reverify(
         place,
@@ -176,20 +190,22 @@ def reverify(
         force=force,
         share=share,
         sandbox=sandbox,
+        judge=judge,
+        preflight=not no_preflight,
         say=say,
     )
     click.echo(done.to_json() if as_json else "\n".join(change_lines(done)))
     return 0
 
 
-def _verifier_params(overrides: tuple[str, ...]) -> JsonObject:
+def _verifier_params(overrides: tuple[str, ...]) -> tuple[JsonObject, JsonObject]:
+    """Return parameters of the verifier, and fields of the judge's endpoint."""
     given = parse_overrides(overrides)
-    verifier = given.pop("verifier", {})
+    verifier, judge = given.pop("verifier", {}), given.pop("judge", {})
     odd = [*given, *(f"verifier.{key}" for key in verifier if key != "params")]
     if odd:
         raise ConfigError(f"--set takes verifier.params.NAME=VALUE here, not '{odd[0]}'; see --verifier.")
-    params: JsonObject = verifier.get("params", {})
-    return params
+    return verifier.get("params", {}), judge
 
 
 def _task_ids(text: str | None) -> tuple[str, ...]:

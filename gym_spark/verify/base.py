@@ -12,12 +12,12 @@ import math
 import re
 import reprlib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Literal, get_args
 
-from gym_spark.config import JsonObject, digest
-from gym_spark.errors import ConfigError, GymSparkError, boundary
+from gym_spark.config import EndpointSpec, JsonObject, digest
+from gym_spark.errors import ConfigError, GymSparkError, RolloutError, boundary
 from gym_spark.plugins import Registry, users_code
 from gym_spark.verify.sandbox.base import Sandbox
 from gym_spark.verify.sandbox.choice import OFF, choose
@@ -33,13 +33,19 @@ _BUILTIN: Final[dict[str, tuple[str, str]]] = {
     "code_tests": ("gym_spark.verify.code_tests:CodeTests", "the answer's code passes the tests, in a sandbox"),
     "exact_match": ("gym_spark.verify.exact:ExactMatch", "the whole answer equals an accepted text"),
     "json_schema": ("gym_spark.verify.json_schema:JsonSchema", "the answer is a document that a JSON Schema allows"),
+    "llm_judge": ("gym_spark.verify.llm_judge:LlmJudge", "a model judges: equivalence, a rubric, or which is better"),
     "math": ("gym_spark.verify.math_answer:MathAnswer", "symbolic equality, by math-verify in a child process"),
+    "math_with_judge": (
+        "gym_spark.verify.math_with_judge:MathWithJudge",
+        "symbolic equality first; a model judges only where that says no",
+    ),
     "mcqa": ("gym_spark.verify.multiple_choice:MultipleChoice", "the option that the answer chose is the expected one"),
     "numeric": ("gym_spark.verify.numeric:Numeric", "the last number in the answer equals the expected number"),
     "reasoning_gym": (
         "gym_spark.verify.reasoning_gym:ReasoningGym",
         "full credit by Reasoning Gym's scorer of the task",
     ),
+    "remote": ("gym_spark.verify.remote:Remote", "a NeMo Gym resources server judges, over its /verify"),
     "string_match": (
         "gym_spark.verify.string_match:StringMatch",
         "the extracted answer equals, contains or matches a text",
@@ -65,6 +71,19 @@ class Judgeable:
     #: The answer as a Responses API object; None unless the verifier declares `needs_response`.
     response: JsonObject | None
     environment_reward: float | None
+    #: What the model was asked, Responses API parameters; None unless the verifier declares `needs_prompt`.
+    request: JsonObject | None = None
+
+    @property
+    def question(self) -> str | None:
+        """The text of the last message that the model was given."""
+        given = (self.request or {}).get("input")
+        last = given[-1] if isinstance(given, list) and given else given
+        content = last.get("content") if isinstance(last, dict) else last
+        if isinstance(content, list):
+            parts = [part.get("text") for part in content if isinstance(part, dict)]
+            content = "\n".join(part for part in parts if isinstance(part, str))
+        return content if isinstance(content, str) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +155,18 @@ def _storable(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
+class JudgeFailed(Exception):
+    """The judge gave no verdict that can be read.
+
+    Attributes:
+        kind: ``unparseable``, ``empty``, or what went wrong at a server.
+    """
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
 class Verifier(ABC):
     """Base of every verifier: a pure function of one rollout, unless `mode` says otherwise.
 
@@ -150,6 +181,10 @@ class Verifier(ABC):
     isolated: ClassVar[bool] = False
     #: True: reads `Judgeable.response`, which is large and otherwise neither sent to the workers nor parsed.
     needs_response: ClassVar[bool] = False
+    #: True: reads `Judgeable.request`, which is not sent to the workers otherwise.
+    needs_prompt: ClassVar[bool] = False
+    #: True: asks a model, whose endpoint is `RunSpec.judge`.
+    needs_judge: ClassVar[bool] = False
     #: Keys that every task's `verifier_inputs` must have; prepare refuses a row without, before a rollout is paid for.
     needs: ClassVar[tuple[str, ...]] = ()
     #: True: runs code that a model wrote. It then judges only with ``--sandbox``, which `use_sandbox` hands to it.
@@ -179,6 +214,19 @@ def judge_one(verifier: Verifier, item: Judgeable) -> Verdict:
         return Verdict.unscored("verifier_error", _storable(str(error)))
 
 
+async def boundary_verdict(judging: Awaitable[Verdict]) -> Verdict:
+    """Await a verifier's verdict; what it raises becomes ``verifier_error``, but for an endpoint's failure."""
+    try:
+        with boundary("verifier"):
+            return await judging
+    except RolloutError as error:
+        if error.stage == "endpoint":
+            raise
+        if isinstance(error.__cause__, JudgeFailed):
+            raise error.__cause__ from None
+        return Verdict.unscored("verifier_error", _storable(str(error)))
+
+
 def expected_answers(item: Judgeable) -> list[str]:
     """Return the accepted answers of a task, at least one.
 
@@ -205,7 +253,12 @@ def answer_text(item: Judgeable) -> str:
     was part of the prompt. With only an opening tag nothing is left: the reply was cut off before its answer. A tag
     mentioned inside the reasoning does not nest. One pass, linear in the text.
     """
-    text, kept, start, inside = item.output_text or "", list[str](), 0, False
+    return without_reasoning(item.output_text or "")
+
+
+def without_reasoning(text: str) -> str:
+    """Return a model's text without its reasoning, as :func:`answer_text` says."""
+    kept, start, inside = list[str](), 0, False
     for tag in _REASONING_TAG.finditer(text):
         if tag["closing"]:
             if not inside:
@@ -261,6 +314,19 @@ def check_sandbox(name: str, verifier: Verifier, setting: str) -> None:
     choose(setting)
 
 
+def check_judge(name: str, verifier: Verifier, judge: EndpointSpec | None) -> None:
+    """Refuse, before anything is paid for, a verifier that would have nobody to ask.
+
+    Raises:
+        ConfigError: It asks a model, and no endpoint of a judge is named.
+    """
+    if verifier.needs_judge and (judge is None or not judge.urls or judge.model is None):
+        raise ConfigError(
+            f"The verifier '{name}' asks a model; name its endpoint with --judge-url and --judge-model "
+            "(further settings: judge.* as endpoint.* in a --config file)."
+        )
+
+
 def warm_up(name: str, verifier: Verifier, sandbox: str = OFF) -> None:
     """Warm a verifier up where it will judge, with the sandbox that it wants.
 
@@ -288,7 +354,10 @@ def needed_inputs(name: str) -> tuple[str, ...]:
         return ()
 
 
-def verifier_digest(name: str, params: Mapping[str, Any]) -> str:
-    """Return the digest of what decides a verdict: name, parameters, and version with that of its libraries."""
-    version = load_verifier(name, params).version
-    return digest({"name": name, "params": dict(params), "version": version})
+def verifier_digest(name: str, params: Mapping[str, Any], judge: EndpointSpec | None = None) -> str:
+    """Return the digest of what decides a verdict: name, parameters, version with that of its libraries, judge model."""
+    verifier = load_verifier(name, params)
+    decides: JsonObject = {"name": name, "params": dict(params), "version": verifier.version}
+    if verifier.needs_judge and judge is not None:
+        decides["judge"] = {"model": judge.model, "api": judge.api}
+    return digest(decides)

@@ -9,10 +9,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from gym_spark.config import PartSpec
+from gym_spark.config import EndpointSpec, PartSpec
 from gym_spark.tables.keys import ATTEMPT_KEY
 from gym_spark.tables.schemas import VERIFICATIONS
-from gym_spark.verify.base import check_sandbox, load_verifier
+from gym_spark.verify.base import check_judge, check_sandbox, load_verifier
 from gym_spark.verify.sandbox.choice import OFF
 from gym_spark.verify.worker import COLUMNS_IN, columns_in, judge_batches
 
@@ -26,7 +26,8 @@ def unverified(
 
     Args:
         rollouts: The run's stored rollouts.
-        asked: `task_id` (and `rollout_index`, where rollouts of a task have inputs of their own), `verifier_inputs`.
+        asked: `task_id` (and `rollout_index`, where rollouts of a task have inputs of their own), `verifier_inputs`,
+            `responses_create_params`.
         verifications: The verdicts of this verification of the run; None if there are none.
         chosen: Keys of the attempts that are to be judged; None for all.
 
@@ -61,6 +62,8 @@ def verdicts(
     verifier: PartSpec,
     limit_s: float,
     sandbox: str = OFF,
+    judge: EndpointSpec | None = None,
+    workers: int = 1,
 ) -> DataFrame:
     """Return one row of the `verifications` table per row of :func:`unverified`.
 
@@ -71,6 +74,8 @@ def verdicts(
         verifier: Which verifier, with which parameters.
         limit_s: Wall-clock limit of one verdict, for verifiers that run in a child process.
         sandbox: Where a verifier may run code that a model wrote (``RunSpec.sandbox``).
+        judge: Endpoint of the model that a verifier asks (``RunSpec.judge``).
+        workers: Spark tasks that run at once, which share the judge's limits out.
 
     Raises:
         ConfigError: the verifier cannot be built, or wants a sandbox that is off or does not hold here.
@@ -85,8 +90,11 @@ def verdicts(
             params=verifier.params,
             limit_s=limit_s,
             sandbox=sandbox,
+            judge=judge,
+            workers=workers,
         )
 
     loaded = load_verifier(verifier.name, verifier.params)
     check_sandbox(verifier.name, loaded, sandbox)
+    check_judge(verifier.name, loaded, judge)
     return frame.select(*columns_in(loaded)).mapInArrow(work, from_arrow_schema(VERIFICATIONS.schema))

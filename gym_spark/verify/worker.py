@@ -16,10 +16,11 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from gym_spark.config import JsonObject
+from gym_spark.config import EndpointSpec, JsonObject
 from gym_spark.tables.schemas import VERIFICATIONS
 from gym_spark.verify.base import Judgeable, Verdict, Verifier, judge_one, load_verifier, verifier_digest, warm_up
 from gym_spark.verify.isolated import IsolatedPool
+from gym_spark.verify.judging import JudgeVerifier, judged_by_calls
 from gym_spark.verify.sandbox.choice import OFF
 
 COLUMNS_IN: Final = (
@@ -33,6 +34,7 @@ COLUMNS_IN: Final = (
     "response",
     "environment_reward",
     "verifier_inputs",
+    "responses_create_params",
 )
 
 #: Bounds of one batch out: rows, and characters of its two unbounded columns.
@@ -43,8 +45,9 @@ Row = dict[str, Any]
 
 
 def columns_in(verifier: Verifier) -> list[str]:
-    """Return the columns that a verifier's rows have: `response`, the largest, only where it is read."""
-    return [name for name in COLUMNS_IN if name != "response" or verifier.needs_response]
+    """Return the columns that a verifier's rows have: the large ones only where they are read."""
+    unread = {"response": not verifier.needs_response, "responses_create_params": not verifier.needs_prompt}
+    return [name for name in COLUMNS_IN if not unread.get(name, False)]
 
 
 def judge_batches(
@@ -56,6 +59,8 @@ def judge_batches(
     params: Mapping[str, Any],
     limit_s: float,
     sandbox: str = OFF,
+    judge: EndpointSpec | None = None,
+    workers: int = 1,
 ) -> Iterator[pa.RecordBatch]:
     """Judge every rollout of the batches with one verifier.
 
@@ -67,6 +72,8 @@ def judge_batches(
         params: The verifier's parameters.
         limit_s: Wall seconds per rollout, for a verifier that runs isolated.
         sandbox: Where a verifier may run code that a model wrote (`sandbox.choice.choose`).
+        judge: Endpoint of the model that a verifier asks, if it asks one.
+        workers: How many workers share the judge's limits.
 
     Raises:
         ConfigError: The verifier cannot be built, or wants a sandbox that is off or does not hold here.
@@ -78,11 +85,11 @@ def judge_batches(
         "run_id": run_id,
         "verification_id": verification_id,
         "verifier": verifier_name,
-        "verifier_digest": verifier_digest(verifier_name, params),
+        "verifier_digest": verifier_digest(verifier_name, params, judge),
     }
     rows = _rows(batches, verifier)
     with IsolatedPool(verifier_name, params, limit_s=limit_s, sandbox=sandbox) as pool:
-        judged = _judged(rows, verifier, pool)
+        judged = _judged(rows, verifier, pool, judge, workers)
         yield from _out(constant | outcome for outcome in judged)
 
 
@@ -95,7 +102,9 @@ def _rows(batches: Iterable[pa.RecordBatch], verifier: Verifier) -> Iterator[Row
             yield {name: column[index].as_py() for name, column in zip(names, columns, strict=True)}
 
 
-def _judged(rows: Iterable[Row], verifier: Verifier, pool: IsolatedPool) -> Iterator[Row]:
+def _judged(
+    rows: Iterable[Row], verifier: Verifier, pool: IsolatedPool, judge: EndpointSpec | None, workers: int
+) -> Iterator[Row]:
     """Yield what the verifier says about each row, in order."""
     keys: deque[Row] = deque()  # of the few rows that the pool has read ahead
 
@@ -104,7 +113,10 @@ def _judged(rows: Iterable[Row], verifier: Verifier, pool: IsolatedPool) -> Iter
             keys.append({name: row[name] for name in ("task_id", "rollout_index", "attempt")})
             yield _judgeable(row)
 
-    verdicts = pool.judge(items()) if verifier.isolated else _judge_here(items(), verifier)
+    if isinstance(verifier, JudgeVerifier):
+        verdicts = judged_by_calls(items(), verifier, judge, workers=workers)
+    else:
+        verdicts = pool.judge(items()) if verifier.isolated else _judge_here(items(), verifier)
     for verdict in verdicts:
         yield keys.popleft() | {
             "state": verdict.state,
@@ -134,6 +146,7 @@ def _judgeable(row: Row) -> Judgeable | Verdict:
             answer_state=row["answer_state"],
             response=_object(row, "response"),
             environment_reward=row["environment_reward"],
+            request=_object(row, "responses_create_params"),
         )
     except ValueError as error:
         return Verdict.unscored("verifier_error", str(error))
