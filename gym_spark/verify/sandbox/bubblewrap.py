@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final
 
+from gym_spark.errors import ConfigError
 from gym_spark.verify.sandbox.base import Limits, Outcome, Sandbox, SandboxError
 from gym_spark.verify.sandbox.process import Confinement, memory_file, needed_paths, run_confined
 from gym_spark.verify.sandbox.users import NAMESPACES, UidCycle, can_become_others
@@ -55,6 +56,8 @@ class Bubblewrap(Sandbox):
 
     def run_once(self, files: Mapping[str, bytes], argv: Sequence[str], stdin: bytes, limits: Limits) -> Outcome:
         """Run a program as `Sandbox.run` says."""
+        if limits.may_fork and self._uids is None and os.getuid() == 0:
+            raise ConfigError("Programs of root may not start others: the kernel does not limit how many.")
         uid = None if self._uids is None else self._uids.take()
         inside = Confinement.of(argv, _FOLDER, limits, uid=uid, supervised=True)
         with ExitStack() as stack:
@@ -121,7 +124,9 @@ def _wait_for_end(status: int) -> None:
     except (BlockingIOError, ProcessLookupError, ValueError):
         return  # nothing was started, or it has ended
     try:
-        if not select.select([end], [], [], _GONE_S)[0]:
+        poll = select.poll()
+        poll.register(end, select.POLLIN)
+        if not poll.poll(1000 * _GONE_S):
             raise SandboxError("the processes of the sandbox did not end")
     finally:
         os.close(end)

@@ -239,20 +239,13 @@ def _end(process: subprocess.Popen[bytes]) -> float:
 def _drain(watched: _Watched) -> None:
     """Read what is left in the pipes, whose last writers are about to end."""
     deadline = time.monotonic() + _DRAIN_S
-    for fd in watched.streams:
-        os.set_blocking(fd, False)
-        while time.monotonic() < deadline and watched.ended_by is None:
-            try:
-                chunk = os.read(fd, 1 << 16)
-            except BlockingIOError:
-                time.sleep(0.002)
-                continue
-            if not chunk:
-                break
-            held = watched.streams[fd]
-            held += chunk[: watched.limits.output_bytes - len(held)]
-            if len(held) >= watched.limits.output_bytes:
-                watched.ended_by = ("exec_violation", "output")
+    with selectors.DefaultSelector() as selector:
+        for fd in watched.streams:
+            selector.register(fd, selectors.EVENT_READ)
+        while watched.ended_by is None and selector.get_map() and time.monotonic() < deadline:
+            for key, _ in selector.select(deadline - time.monotonic()):
+                if not _read(watched, key.fd):
+                    selector.unregister(key.fd)
 
 
 def _outcome(watched: _Watched, stdout: bytes, stderr: bytes, cpu_s: float) -> Outcome:
