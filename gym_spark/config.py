@@ -315,12 +315,25 @@ def validate(model: type[ModelT], data: Mapping[str, Any], where: str | Callable
 
 def _explain(model: type[BaseModel], item: Any, path: list[str]) -> str:
     if item["type"] == "extra_forbidden":
-        return f"unknown key '{'.'.join(path)}'" + did_you_mean(path[-1], _keys_at(model, path[:-1])).rstrip(".")
+        elsewhere = _paths_of(model, path[-1])
+        hint = f"; did you mean '{elsewhere[0]}'?" if elsewhere else did_you_mean(path[-1], _keys_at(model, path[:-1]))
+        return f"unknown key '{'.'.join(path)}'" + hint.rstrip(".")
     if item["type"] == "missing":
         return f"required key '{'.'.join(path)}' is missing"
     message = str(item["msg"]).removeprefix("Value error, ").replace("a valid tuple", "a list")
+    if item["type"] == "model_type":
+        message = f"must have keys of its own: {', '.join(f'{path[-1]}.{key}' for key in _keys_at(model, path))}"
     seen = "" if path[-1] in _UNSHOWN else f" is {json.dumps(item['input'], default=str)}"
     return f"'{'.'.join(path)}'{seen}: {message[0].lower()}{message[1:]}"
+
+
+def _paths_of(model: type[BaseModel], key: str, prefix: tuple[str, ...] = ()) -> list[str]:
+    """Return where below `model` a key of this name stands, with dots."""
+    found: list[str] = []
+    for name in _keys_at(model, prefix):
+        path = (*prefix, name)
+        found += [".".join(path)] * (name == key) + _paths_of(model, key, path)
+    return found
 
 
 def _keys_at(model: type[BaseModel], path: Sequence[str]) -> list[str]:

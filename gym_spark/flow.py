@@ -37,8 +37,9 @@ from gym_spark.rollout.spending import estimate_of, in_words, shared_out, spent_
 from gym_spark.rollout.stage import task_slots
 from gym_spark.rollout.units import UNIT_SECONDS, run_units
 from gym_spark.rollout.worker import CollectJob
-from gym_spark.session import get_session
+from gym_spark.session import get_session, speculates
 from gym_spark.tables.lake import SPARK_ERRORS, Lake
+from gym_spark.tables.location import check_writable, location_of
 from gym_spark.tables.runs import RunRecord, find_run
 from gym_spark.tables.schemas import ROLLOUTS, VERIFICATIONS
 from gym_spark.verify.stage import unverified, verdicts
@@ -58,9 +59,19 @@ def no_mean() -> float | None:
     return None
 
 
-def open_lake(lake: str | Lake, settings: Mapping[str, str] | None = None, *, say: Say = print) -> Lake:
-    """Return the lake at a root, on the running Spark session or on one that is built now with `settings`."""
-    return lake if isinstance(lake, Lake) else Lake(get_session(settings, say=say), lake)
+def open_lake(
+    lake: str | Lake, settings: Mapping[str, str] | None = None, *, say: Say = print, to_write: bool = True
+) -> Lake:
+    """Return the lake at a root, on the running Spark session or on one that is built now with `settings`.
+
+    Raises:
+        ConfigError: it cannot be written, and `to_write` says that it shall be.
+    """
+    if isinstance(lake, Lake):
+        return lake
+    if to_write:
+        check_writable(location_of(lake))
+    return Lake(get_session(settings, say=say), lake)
 
 
 def draft(
@@ -134,7 +145,7 @@ def collect(
         job = _job(lake, record, connect(), share, todo, total, say)
         check_claim(folder, staging, beat)
         done, reached = run_collect_job(
-            lake, todo, job, staging=staging, share=share, beat=beat, show=show, follow=follow
+            lake, todo, job, staging=staging, share=share, beat=beat, show=show, follow=follow, say=say
         )
         if done.wasted:
             say(f"{done.wasted} requests were sent in vain: a Spark task died, and their rollouts were done again.")
@@ -144,17 +155,21 @@ def collect(
             f"Workers cannot write to '{staging.uri}': rollouts are stored every {UNIT_SECONDS:g} s, not every "
             "second. Set GYM_SPARK_STAGING to a folder that driver and workers can reach from Python."
         )
+        if speculates(lake.spark):
+            say("Spark's speculation is on: what is slow is done, and paid for, twice. Set spark.speculation=false.")
         return run_units(lake, todo, job, share=share, beat=beat, show=show, follow=follow)
 
 
 def _todo(lake: Lake, record: RunRecord, share: Share) -> tuple[DataFrame, int, int]:
     """Return the rollouts of a share that are to do (`PENDING_SCHEMA`), how many they are, and how many are planned."""
     run_id, prompts = record.spec.run_id, "responses_create_params"
+    if lake.is_empty(ROLLOUTS, run_id=run_id):
+        # Nothing to look up, and for a whole run nothing to count: the first request leaves the earlier.
+        fresh = first_attempts(planned(lake, record, prompts).where(in_share(share)))
+        count = record.planned_rollouts if share == WHOLE else planned(lake, record).where(in_share(share)).count()
+        return fresh, count, count
     mine = planned(lake, record).where(in_share(share))
     whole = record.planned_rollouts if share == WHOLE else mine.count()
-    if lake.is_empty(ROLLOUTS, run_id=run_id):
-        # Nothing to look up or to count: the first request leaves the earlier.
-        return first_attempts(planned(lake, record, prompts).where(in_share(share))), whole, whole
     # As of now: what is to do must stay the same while the job stores what it has done.
     todo = pending_rollouts(mine, lake.read_as_of_now(ROLLOUTS, run_id=run_id))
     return todo.join(tasks_of(lake, record).select("task_id", prompts), on="task_id"), todo.count(), whole
@@ -196,7 +211,8 @@ def _job(
 def verify(lake: Lake, record: RunRecord) -> None:
     """Judge the run's stored rollouts that this verification has not judged yet."""
     spec = record.spec
-    stored = lake.read(VERIFICATIONS, run_id=spec.run_id, verification_id=record.verification_id)
+    here = {"run_id": spec.run_id, "verification_id": record.verification_id}
+    stored = None if lake.is_empty(VERIFICATIONS, **here) else lake.read(VERIFICATIONS, **here)
     todo = unverified(lake.read(ROLLOUTS, run_id=spec.run_id), tasks_of(lake, record), stored)
     lake.append(
         VERIFICATIONS,
@@ -272,6 +288,8 @@ def run(
         place = open_lake(lake, spec.spark, say=say)
         stored = find_run(place, spec.run_id)
         if stored is None:
+            if resume:
+                say(f"The lake has no run '{spec.run_id}' yet: it begins now.")
             connect()
         known = find_version(place, spec.benchmark, spec.dataset_version)
         if drafted is None and known is None:

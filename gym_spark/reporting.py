@@ -10,34 +10,43 @@ from pathlib import Path
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from gym_spark.config import differences
+from gym_spark.config import JsonObject, differences
 from gym_spark.errors import ConfigError
 from gym_spark.interchange.gym.aggregating import write_entries
 from gym_spark.interchange.gym.profiling import (
     ProfileFiles,
     imported_samples,
-    profile_rows,
     task_samples,
     write_profile,
 )
-from gym_spark.interchange.row_files import exported_rows, write_lines
+from gym_spark.interchange.row_files import export_partitions, exported_rows, write_lines
 from gym_spark.planning import planned, tasks_of
 from gym_spark.prepare.catalog import Benchmark
-from gym_spark.results.agent_numbers import outcome_rows
+from gym_spark.results.agent_numbers import measured_rows, passed
+from gym_spark.results.bootstrap import bootstrap_intervals, with_intervals
 from gym_spark.results.costs import cost_numbers
 from gym_spark.results.custom import CustomMetrics, custom_metrics, find_hook, metric_rows
 from gym_spark.results.group_scores import group_scores
-from gym_spark.results.outcomes import outcomes
+from gym_spark.results.outcomes import kept, outcomes
 from gym_spark.results.reward_profile import task_profiles
-from gym_spark.results.run_profile import RunProfile, custom_rows, profile_numbers
+from gym_spark.results.run_profile import Bootstrap, RunProfile, custom_rows, profile_numbers
 from gym_spark.results.samples import Sample, sample_of, sampled
 from gym_spark.results.union import Overlap, union_of
 from gym_spark.tables.lake import Lake
-from gym_spark.tables.runs import RunRecord
+from gym_spark.tables.runs import RunRecord, find_run, get_run
 from gym_spark.tables.schemas import INPUTS, METRICS, ROLLOUTS, TASK_PROFILES, VERIFICATIONS
 
 
-def profile(lake: Lake, record: RunRecord, benchmark: Benchmark | None = None, *, by: Sequence[str] = ()) -> RunProfile:
+def profile(
+    lake: Lake,
+    record: RunRecord,
+    benchmark: Benchmark | None = None,
+    *,
+    by: Sequence[str] = (),
+    bootstrap: Bootstrap | None = None,
+    files: ProfileFiles | None = None,
+    allow_partial: bool = False,
+) -> RunProfile:
     """Compute the run's numbers from what is stored, and store them in `task_profiles` and `metrics`.
 
     Args:
@@ -45,21 +54,33 @@ def profile(lake: Lake, record: RunRecord, benchmark: Benchmark | None = None, *
         record: The run.
         benchmark: Its benchmark, for metrics of its own; None leaves them out.
         by: Fields of the tasks by which scores are grouped.
+        bootstrap: Resample the intervals of mean reward and pass@k in place of Student's.
+        files: Also write NeMo Gym's files here, and the agents' numbers in them into `metrics`, with pass@k and
+            majority@k in NeMo Gym's sense.
+        allow_partial: Write them also of a run that misses rollouts.
 
     Raises:
-        ConfigError: no task has such a field, or a metric of the benchmark's own fails.
+        ConfigError: no task has such a field, a metric of the benchmark's own fails, rollouts are missing, or a file
+            cannot be written.
     """
     run_id, verification_id = record.spec.run_id, record.verification_id
     here = {"run_id": run_id, "verification_id": verification_id}
-    frame = outcomes(planned(lake, record), lake.read(ROLLOUTS, run_id=run_id), lake.read(VERIFICATIONS, **here))
-    lake.replace(TASK_PROFILES, _stamped(task_profiles(frame), here), **here)
-    profiles = lake.read(TASK_PROFILES, **here)
-    covered, numbers = profile_numbers(frame, profiles, max_k=record.spec.num_repeats)
-    for name in by:
-        numbers += group_scores(profiles, tasks_of(lake, record), name)
-    numbers += cost_numbers(frame, profiles, covered, record.spec.endpoint.prices)
-    numbers += custom_rows(custom_of(lake, record, benchmark).overall, covered)
-    lake.replace(METRICS, lake.frame(METRICS, [asdict(number) | here for number in numbers]), **here)
+    with kept(run_outcomes(lake, record)) as frame:
+        lake.replace(TASK_PROFILES, _stamped(task_profiles(frame), here), **here)
+        profiles = lake.read(TASK_PROFILES, **here)
+        covered, numbers = profile_numbers(frame, profiles, max_k=record.spec.num_repeats)
+        if bootstrap is not None:
+            how = {"replicates": bootstrap.replicates, "seed": bootstrap.seed}
+            numbers = with_intervals(numbers, bootstrap_intervals(profiles, max_k=record.spec.num_repeats, **how))
+        for name in by:
+            numbers += group_scores(profiles, tasks_of(lake, record), name)
+        numbers += cost_numbers(frame, profiles, covered, record.spec.endpoint.prices)
+        own = _custom_of(lake, record, benchmark, frame)
+        numbers += custom_rows(own.overall, covered)
+        rows = [asdict(number) for number in numbers]
+        if files is not None:
+            rows += _written(lake, record, measured_rows(frame), own, files, allow_partial=allow_partial)
+    lake.replace(METRICS, lake.frame(METRICS, [row | here for row in rows]), **here)
     return RunProfile(
         run_id=run_id,
         benchmark=record.spec.benchmark,
@@ -72,68 +93,61 @@ def profile(lake: Lake, record: RunRecord, benchmark: Benchmark | None = None, *
         coverage=covered,
         metrics=numbers,
         key_metrics=benchmark.spec.key_metrics if benchmark is not None else (),
+        bootstrap=bootstrap,
     )
 
 
-def custom_of(lake: Lake, record: RunRecord, benchmark: Benchmark | None) -> CustomMetrics:
-    """Return what the benchmark's own metrics are, if it has any."""
-    hook = find_hook(benchmark) if benchmark is not None else None
-    if benchmark is None or hook is None:
-        return CustomMetrics()
-    here = {"run_id": record.spec.run_id}
-    judged = lake.read(VERIFICATIONS, verification_id=record.verification_id, **here)
-    frame = outcomes(planned(lake, record), lake.read(ROLLOUTS, **here), judged)
-    return custom_metrics(benchmark, hook, metric_rows(frame, tasks_of(lake, record)))
-
-
-def write_profile_files(
-    lake: Lake,
-    record: RunRecord,
-    files: ProfileFiles,
-    benchmark: Benchmark | None = None,
-    *,
-    allow_partial: bool = False,
-) -> None:
-    """Write the run's numbers as NeMo Gym's files, and the agents' into `metrics` as well.
-
-    Args:
-        lake: The lake.
-        record: The run.
-        files: Where to.
-        benchmark: Its benchmark, for metrics of its own; None leaves them out.
-        allow_partial: Also of a run that misses rollouts.
-
-    Raises:
-        ConfigError: rollouts are missing, or a file cannot be written.
-    """
-    spec, here = record.spec, {"run_id": record.spec.run_id}
-    options = spec.imported or {}
-    if spec.imported is not None:
-        samples = imported_samples(lake.read(INPUTS, **here))
-    else:
-        samples = task_samples(tasks_of(lake, record), spec.harness.name)
-    with profile_rows(
-        labelled_outcomes(lake, record),
-        record.planned_rollouts,
-        fan_out=options.get("fan_out", False),
-        text_ids=spec.imported is not None,
-    ) as passes:
-        own = custom_of(lake, record, benchmark)
-        rows = write_profile(files, passes, samples, own, planned=record.planned_rollouts, allow_partial=allow_partial)
-    here |= {"verification_id": record.verification_id}
-    frame = lake.frame(METRICS, [here | row for row in rows])
-    lake.replace(METRICS, frame, **here, denominator="measured")
-
-
-def labelled_outcomes(lake: Lake, record: RunRecord) -> DataFrame:
-    """Return what the field's metrics are made of (`OUTCOME_SCHEMA`): the label is the agent, or the harness."""
+def run_outcomes(lake: Lake, record: RunRecord) -> DataFrame:
+    """Return what became of each planned rollout (`results.outcomes`); its label is the agent, or the harness."""
     here = {"run_id": record.spec.run_id}
     if record.spec.imported is not None:
         plan = planned(lake, record, "label")
     else:
         plan = planned(lake, record).withColumn("label", F.lit(record.spec.harness.name))
     judged = lake.read(VERIFICATIONS, verification_id=record.verification_id, **here)
-    return outcome_rows(plan, lake.read(ROLLOUTS, **here), judged)
+    return outcomes(plan, lake.read(ROLLOUTS, **here), judged, count=record.planned_rollouts)
+
+
+def _custom_of(lake: Lake, record: RunRecord, benchmark: Benchmark | None, frame: DataFrame) -> CustomMetrics:
+    """Return what the benchmark's own metrics are, if it has any."""
+    hook = find_hook(benchmark) if benchmark is not None else None
+    if benchmark is None or hook is None:
+        return CustomMetrics()
+    return custom_metrics(benchmark, hook, metric_rows(frame, tasks_of(lake, record)))
+
+
+def _written(
+    lake: Lake,
+    record: RunRecord,
+    rows: DataFrame,
+    own: CustomMetrics,
+    files: ProfileFiles,
+    *,
+    allow_partial: bool,
+) -> list[JsonObject]:
+    """Write NeMo Gym's files; returns the agents' numbers as rows of `metrics`."""
+    spec = record.spec
+    fan_out = bool(spec.imported and spec.imported.get("fan_out"))
+    if spec.imported is not None:
+        samples = imported_samples(lake.read(INPUTS, run_id=spec.run_id))
+    else:
+        samples = task_samples(tasks_of(lake, record), spec.harness.name)
+    with kept(passed(rows, fan_out=fan_out, text_ids=spec.imported is not None)) as passes:
+        return write_profile(files, passes, samples, own, planned=record.planned_rollouts, allow_partial=allow_partial)
+
+
+def runs_named(lakes: Sequence[Lake], run_ids: Sequence[str]) -> list[tuple[Lake, RunRecord]]:
+    """Return the runs of these names, from every lake that has one of the name.
+
+    Raises:
+        ConfigError: no lake has such a run.
+    """
+    found: list[tuple[Lake, RunRecord]] = []
+    for run_id in run_ids:
+        records = [(lake, find_run(lake, run_id)) for lake in lakes]
+        here = [(lake, record) for lake, record in records if record is not None]
+        found += here or [(lakes[0], get_run(lakes[0], run_id))]
+    return found
 
 
 def write_aggregate_of(runs: Sequence[tuple[Lake, RunRecord]], output: Path) -> Overlap:
@@ -148,10 +162,10 @@ def write_aggregate_of(runs: Sequence[tuple[Lake, RunRecord]], output: Path) -> 
             be written.
     """
     (_, first), *others = runs
-    names = [record.spec.run_id for _, record in runs]
+    names = [f"{record.spec.run_id} in {lake.root}" for lake, record in runs]
     twice = sorted(name for name, count in Counter(names).items() if count > 1)
     if twice:
-        raise ConfigError(f"The run '{twice[0]}' is named twice; name each once.")
+        raise ConfigError(f"The run {twice[0]} is named twice; name each once.")
     for _, other in others:
         changed = differences(first.spec.identity_parts(), other.spec.identity_parts())
         if changed:
@@ -159,7 +173,11 @@ def write_aggregate_of(runs: Sequence[tuple[Lake, RunRecord]], output: Path) -> 
                 f"The runs '{first.spec.run_id}' and '{other.spec.run_id}' were made with different settings "
                 f"({'; '.join(changed)}) and are no one result; aggregate each alone, or compare them."
             )
-    rows, overlap = union_of({record.spec.run_id: labelled_outcomes(lake, record) for lake, record in runs})
+    # Jobs on several clusters may have filled a lake each under one run id.
+    alone = len({record.spec.run_id for _, record in runs}) == len(runs)
+    shown = [record.spec.run_id for _, record in runs] if alone else names
+    frames = [measured_rows(run_outcomes(lake, record)) for lake, record in runs]
+    rows, overlap = union_of(dict(zip(shown, frames, strict=True)))
     labels = {label: label for label in _labels(first)}
     write_entries(rows, overlap.planned, labels, output)
     return overlap
@@ -186,7 +204,8 @@ def export_rows(lake: Lake, record: RunRecord, target: Path) -> int:
     """Write the run's rollouts with their tasks and verdicts as JSON Lines; returns how many lines."""
     here = {"run_id": record.spec.run_id}
     judged = lake.read(VERIFICATIONS, verification_id=record.verification_id, **here)
-    return write_lines(exported_rows(lake.read(ROLLOUTS, **here), tasks_of(lake, record), judged), target)
+    stored, partitions = lake.read(ROLLOUTS, **here), export_partitions(lake.read(ROLLOUTS, **here))
+    return write_lines(exported_rows(stored, tasks_of(lake, record), judged, partitions=partitions), target)
 
 
 def _stamped(frame: DataFrame, constants: Mapping[str, str]) -> DataFrame:

@@ -26,6 +26,7 @@ class Evaluation:
 def resolve_run(
     flags: Mapping[str, Any] | None = None,
     *,
+    stored: RunSpec | None = None,
     config: Sequence[Path] = (),
     overrides: Sequence[str] = (),
     search_dirs: Sequence[Path] = (),
@@ -34,6 +35,7 @@ def resolve_run(
 
     Args:
         flags: Fields of `RunSpec`, nested; a None inside means "not given".
+        stored: The run that is to be resumed, below all layers; None for a run whose layers tell all.
         config: YAML files with fields of `RunSpec`, later ones winning.
         overrides: ``a.b=value`` assignments, which win over all.
         search_dirs: Folders with benchmark folders, before the shipped ones.
@@ -41,7 +43,8 @@ def resolve_run(
     Raises:
         ConfigError: a key or value is wrong, or the benchmark is unknown.
     """
-    layers = [(str(path), read_yaml(path)) for path in config]
+    layers = [] if stored is None else [("the stored run", stored.model_dump(mode="json", exclude_none=True))]
+    layers += [(str(path), read_yaml(path)) for path in config]
     layers += [("the command line", _given(flags or {})), ("--set", parse_overrides(overrides))]
     merged: JsonObject = merge(*(layer for _, layer in layers))
     name = merged.get("benchmark")

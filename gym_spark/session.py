@@ -100,6 +100,13 @@ def get_session(
         return _with_delta(builder.getOrCreate())
 
 
+def speculates(spark: SparkSession) -> bool:
+    """Tell whether Spark may run a slow task twice at once, as far as the session tells."""
+    with contextlib.suppress(PySparkException, Py4JError):
+        return spark.conf.get("spark.speculation", "false") == "true"
+    return False
+
+
 def _submitted() -> bool:
     """Tell whether spark-submit (or a platform that works like it) has started the JVM for us."""
     return "PYSPARK_GATEWAY_PORT" in os.environ or "DATABRICKS_RUNTIME_VERSION" in os.environ

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-_DEFAULT = Path(__file__).parents[2] / "shared" / "corpus"
+_SHARED = Path(__file__).parents[2] / "shared"
 #: Differences that are shown.
 _SHOWN = 5
 
@@ -74,9 +74,20 @@ def _as_aggregated(group: dict[str, Any]) -> dict[str, Any]:
 
 def corpus() -> Path:
     """The corpus' folder; a test that asks for it is skipped where there is none."""
-    folder = Path(os.environ.get("GYM_SPARK_CORPUS", _DEFAULT))
+    folder = Path(os.environ.get("GYM_SPARK_CORPUS", _SHARED / "corpus"))
     if not folder.is_dir():
         pytest.skip("the conformance corpus is not here; name its folder in GYM_SPARK_CORPUS", allow_module_level=True)
+    return folder
+
+
+def benchmark_files(name: str) -> Path:
+    """The folder of a benchmark's published files; a test that asks for it is skipped where there is none."""
+    folder = Path(os.environ.get("GYM_SPARK_BENCHMARK_FILES", _SHARED / "data")) / name
+    if not folder.is_dir():
+        pytest.skip(
+            f"the files of {name} are not here; name the folder that has it in GYM_SPARK_BENCHMARK_FILES",
+            allow_module_level=True,
+        )
     return folder
 
 

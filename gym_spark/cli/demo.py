@@ -23,5 +23,6 @@ def demo(ctx: click.Context, lake: str) -> int:
     code: int = evaluation.main(args=arguments, standalone_mode=False, prog_name="gym-spark eval")
     click.echo(f"\nThe lake with all of it is {Path(lake).absolute()} (Delta tables, read by any Spark).")
     # As it was called: `make demo` does not put the command on the user's path.
-    click.echo(f"Next: {sys.argv[0]} eval profile --run-id {run_id} --lake {lake} --json")
+    command = "python -m gym_spark.cli" if Path(sys.argv[0]).name == "__main__.py" else sys.argv[0]
+    click.echo(f"Next: {command} eval profile --run-id {run_id} --lake {lake} --json")
     return code

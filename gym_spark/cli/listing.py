@@ -55,7 +55,7 @@ def verifiers(name: str | None, as_json: bool) -> None:
 @click.argument("name", required=False)
 @options.as_json
 def agents(name: str | None, as_json: bool) -> None:
-    """Show the harnesses, which make a model an agent."""
+    """Show the harnesses, which make a model an agent; --harness takes one."""
     _parts("harness", name, harness_names(), as_json)
 
 

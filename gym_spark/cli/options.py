@@ -32,19 +32,19 @@ class Limit(click.ParamType[int | float]):
             self.fail(f"'{text}' is neither a count of tasks nor a share like 0.1 or 10%.", param, ctx)
 
 
-def _checked_lake(ctx: click.Context, param: click.Parameter, value: str) -> str:
-    location_of(value)
+def _checked_lake(ctx: click.Context, param: click.Parameter, value: str | tuple[str, ...]) -> str | tuple[str, ...]:
+    for place in (value,) if isinstance(value, str) else value:
+        location_of(place)
     return value
 
 
-lake = click.option(
-    "--lake",
-    callback=_checked_lake,
-    envvar="GYM_SPARK_LAKE",
-    default="./lake",
-    show_default=True,
-    help="Where all tables live: a folder, a URI, or catalog.schema. [env: GYM_SPARK_LAKE]",
-)
+def _lake(text: str, **how: Any) -> Callable[[Decorated], Decorated]:
+    text = f"{text}: a folder, a URI, or catalog.schema. [env: GYM_SPARK_LAKE]"
+    return click.option("--lake", callback=_checked_lake, envvar="GYM_SPARK_LAKE", show_default=True, help=text, **how)
+
+
+lake = _lake("Where all tables live", default="./lake")
+lakes = _lake("Where the runs live, repeatable", multiple=True, default=("./lake",))
 benchmark = click.option("--benchmark", metavar="NAME", help="Benchmark, as `gym-spark list benchmarks` names it.")
 search_dir = click.option(
     "--search-dir", "search_dirs", multiple=True, type=_File, help="Folder with benchmark folders; repeatable."
@@ -53,6 +53,11 @@ source = click.option(
     "--source", "sources", multiple=True, type=_File, help="Local file in place of the benchmark's address; repeatable."
 )
 run_id = click.option("--run-id", metavar="ID", required=True, help="Name of the run.")
+verification_id = click.option(
+    "--verification-id",
+    metavar="ID",
+    help="Name of the verification; the run's own, or made from the verifier.",
+)
 as_json = click.option("--json", "as_json", is_flag=True, help="Print strict JSON in place of the table.")
 samples = click.option("--samples", type=click.IntRange(min=0), default=0, help="Rollouts to print in full.")
 shards = click.option(
@@ -84,8 +89,8 @@ _SPEC_FLAGS: Final[tuple[tuple[str, str, Any, str], ...]] = (
     ("--top-p", "sampling.top_p", float, "Nucleus sampling."),
     ("--max-output-tokens", "sampling.max_output_tokens", int, "Bound on the tokens of one answer."),
     ("--seed", "sampling.seed", int, "Base seed; each rollout derives its own."),
-    ("--harness", "harness.name", str, "Harness, by name or module:Class."),
-    ("--verifier", "verifier.name", str, "Verifier, by name or module:Class."),
+    ("--harness", "harness.name", str, "Harness (`list agents` shows them), or module:Class."),
+    ("--verifier", "verifier.name", str, "Verifier (`list verifiers` shows them), or module:Class."),
     (
         "--sandbox",
         "sandbox",

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from gym_spark.results.run_profile import Metric, RunProfile
+from gym_spark.results.run_profile import Bootstrap, Metric, RunProfile
 from gym_spark.results.samples import Sample
 from gym_spark.rollout.progress import Progress
 
@@ -23,7 +23,7 @@ _LINE_SECONDS = 10.0
 def profile_table(profile: RunProfile, console: Console) -> None:
     """Print the headline numbers: over the plan with their interval, and over what was scored."""
     # Names are the user's, and a model may be called "m[/x]": every text is a Text, in which rich reads no markup.
-    title = Text(f"{profile.run_id}: {profile.benchmark} on {profile.model}", style="table.title")
+    title = Text(f"{profile.run_id}: {about(profile.benchmark, profile.model)}", style="table.title")
     table = Table(title=title, title_justify="left")
     table.add_column("metric")
     table.add_column("over the plan", justify="right")
@@ -46,6 +46,11 @@ def profile_table(profile: RunProfile, console: Console) -> None:
         console.print(Text(line))
 
 
+def about(benchmark: str, model: str | None) -> str:
+    """Say what was evaluated; of an imported run the model is not known."""
+    return benchmark if model is None else f"{benchmark} on {model}"
+
+
 def _remarks(profile: RunProfile) -> list[str]:
     """Return what stands below the table, a line each: coverage, answers, failures, what has no number and why."""
     lines = [f"Coverage: {profile.coverage.summary()}."]
@@ -62,15 +67,23 @@ def _remarks(profile: RunProfile) -> list[str]:
     if profile.coverage.failures:
         failures = ", ".join(f"{count} {kind}" for kind, count in sorted(profile.coverage.failures.items()))
         lines.append(f"Failures: {failures}.")
+    if profile.unsafe:
+        lines.append("Unsafe: these verdicts were forced, by a verifier that needs more than what is stored.")
     if profile.stopped:
         lines.append(f"Stopped early: {profile.stopped}; --resume goes on.")
     shown = (metric.reason for metric in profile.metrics if metric.denominator != "completed")
     lines += [f"n/a: {reason}." for reason in sorted(set(filter(None, shown)))]
     lines.append(
-        f"{profile.coverage.planned_tasks} tasks x {profile.num_repeats}; intervals are clustered by task; "
+        f"{profile.coverage.planned_tasks} tasks x {profile.num_repeats}; {_intervals(profile.bootstrap)}; "
         f"verdicts: {profile.verification_id}; dataset version {profile.dataset_version}."
     )
     return lines
+
+
+def _intervals(bootstrap: Bootstrap | None) -> str:
+    if bootstrap is None:
+        return "intervals are clustered by task"
+    return f"intervals are percentiles of {bootstrap.replicates} resamples of tasks (seed {bootstrap.seed})"
 
 
 def _number(value: float | None) -> str:

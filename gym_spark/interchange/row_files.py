@@ -5,23 +5,36 @@ from __future__ import annotations
 import contextlib
 import uuid
 from collections.abc import Iterator
+from functools import reduce
 from pathlib import Path
-from typing import TextIO
+from typing import Final, TextIO
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from gym_spark.errors import ConfigError
 from gym_spark.tables.keys import ATTEMPT_KEY
 
+#: Characters of transcripts that one partition of an export may have: the driver takes it whole.
+_PARTITION_CHARS: Final = 32 << 20
+_LARGE: Final = ("output_text", "response", "trajectory")
 
-def exported_rows(rollouts: DataFrame, tasks: DataFrame, verifications: DataFrame) -> DataFrame:
+
+def export_partitions(rollouts: DataFrame) -> int:
+    """Return over how many partitions an export goes; reads the lengths of the transcripts."""
+    chars = reduce(Column.__add__, (F.coalesce(F.length(name), F.lit(0)) for name in _LARGE))
+    row = rollouts.agg(F.sum(chars).alias("chars")).first()
+    return 1 + (row["chars"] or 0) // _PARTITION_CHARS if row is not None else 1
+
+
+def exported_rows(rollouts: DataFrame, tasks: DataFrame, verifications: DataFrame, *, partitions: int) -> DataFrame:
     """Return one row per stored attempt with its verdict, as JSON text, in key order.
 
     Args:
         rollouts: The run's stored rollouts.
         tasks: The tasks of its dataset version.
         verifications: The verdicts of one verification of the run.
+        partitions: Of :func:`export_partitions`.
 
     Returns:
         `line`: an object with every column of `rollouts`; of the task `responses_create_params` and
@@ -32,11 +45,9 @@ def exported_rows(rollouts: DataFrame, tasks: DataFrame, verifications: DataFram
     verdict = F.struct("verification_id", "state", "reward", "extracted_answer", "scores", "detail")
     judged = verifications.select(*key, verdict.alias("verification"))
     asked = tasks.select("task_id", "responses_create_params", "verifier_inputs")
-    rows = (
-        rollouts.join(judged, on=key, how="left")
-        .join(asked, on="task_id", how="left")
-        .orderBy("task_index", "rollout_index", "attempt")
-    )
+    order = ("task_index", "rollout_index", "attempt")
+    rows = rollouts.join(judged, on=key, how="left").join(asked, on="task_id", how="left")
+    rows = rows.repartitionByRange(partitions, *order).sortWithinPartitions(*order)
     line = F.struct(*rollouts.columns, *asked.columns[1:], "verification")
     return rows.select(F.to_json(line, {"ignoreNullFields": "false"}).alias("line"))
 

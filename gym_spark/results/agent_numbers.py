@@ -1,6 +1,6 @@
 """Numbers over all tasks of a label, and over each repeat: from what the partitions' passes yielded.
 
-In: frames of `OUTCOME_SCHEMA`. Out: small rows, one per label and column. No rollout is collected.
+In: frames of `MEASURED_SCHEMA`. Out: small rows, one per label and column. No rollout is collected.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -24,11 +24,10 @@ from gym_spark.results.partition_pass import (
     pass_over,
     sums_of,
 )
-from gym_spark.results.partition_rows import OUTCOME_SCHEMA
+from gym_spark.results.partition_rows import MEASURED_SCHEMA
 from gym_spark.results.pass_majority import Score
 from gym_spark.results.perf import perf_summary
 from gym_spark.results.repeats import repeat_statistics
-from gym_spark.tables.keys import ATTEMPT_KEY, ROLLOUT_KEY
 
 #: What the second pass yields: one row per label and column.
 _COLUMN_SCHEMA: Final = pa.schema(
@@ -61,56 +60,30 @@ class LabelNumbers:
     by_repeat: dict[int, dict[str, dict[str, float]]]
 
 
-def outcome_rows(planned: DataFrame, rollouts: DataFrame, verifications: DataFrame) -> DataFrame:
-    """Return what metrics are made of, one row per planned rollout: the columns of `OUTCOME_SCHEMA`.
+def measured_rows(outcomes: DataFrame) -> DataFrame:
+    """Return what the field's metrics are made of, one row per planned rollout: the columns of `MEASURED_SCHEMA`.
 
     Args:
-        planned: `task_id`, `task_index`, `rollout_index`, `label`.
-        rollouts: The run's stored rollouts, every attempt; completed ones are results.
-        verifications: The verdicts of one verification of the run.
+        outcomes: One row per planned rollout (`results.outcomes`).
     """
-    key = list(ROLLOUT_KEY)
-    usage = F.create_map(*(item for name in ("input_tokens", "output_tokens", "total_tokens") for item in _entry(name)))
-    results = rollouts.where(F.col("state") == "completed").select(
-        *ATTEMPT_KEY, F.coalesce("measures", usage).alias("measures")
-    )
-    newest = F.max_by(F.struct("state", "reward", "scores", F.col("extracted_answer").alias("answer")), "verified_at")
-    judged = verifications.groupBy(*ATTEMPT_KEY).agg(newest.alias("verdict"))
-    standing = F.when(F.col("verdict.state") == "masked", "masked").when(F.col("attempt").isNotNull(), "measured")
-    return (
-        planned.select(*key, "task_index", "label")
-        .join(results, on=key, how="left")
-        .join(judged, on=list(ATTEMPT_KEY), how="left")
-        .select(
-            *("task_id", "task_index", "label", "rollout_index"),
-            standing.alias("standing"),
-            F.col("verdict.reward").alias("reward"),
-            F.col("verdict.scores").alias("scores"),
-            "measures",
-            F.col("verdict.answer").alias("answer"),
-        )
-    )
+    standing = F.when(F.col("verdict") == "masked", "masked").when(F.col("state") == "completed", "measured")
+    rows = outcomes.withColumns({"standing": standing, "answer": F.col("extracted_answer")})
+    return rows.select(*MEASURED_SCHEMA.names)
 
 
-def _entry(name: str) -> tuple[Any, Any]:
-    return F.lit(name), F.col(f"usage.{name}").cast("double")
-
-
-def passed(outcomes: DataFrame, *, fan_out: bool, text_ids: bool, partitions: int) -> DataFrame:
+def passed(outcomes: DataFrame, *, fan_out: bool, text_ids: bool) -> DataFrame:
     """Pass over the tasks, a partition at a time; the columns of `PASS_SCHEMA`. Persist it: its parts are read apart.
 
     Args:
-        outcomes: Rows of `OUTCOME_SCHEMA`.
+        outcomes: Rows of `MEASURED_SCHEMA`, whole tasks in a partition; the rows of one are in memory at once.
         fan_out: Groups are per task and label, not per task.
         text_ids: Some task is known by a text.
-        partitions: Partitions; the rows of one are in memory at once.
     """
 
     def work(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
         yield from pass_over(batches, fan_out=fan_out, text_ids=text_ids)
 
-    whole_tasks = outcomes.select(*OUTCOME_SCHEMA.names).repartition(partitions, "task_id")
-    return whole_tasks.mapInArrow(work, from_arrow_schema(PASS_SCHEMA))
+    return outcomes.select(*MEASURED_SCHEMA.names).mapInArrow(work, from_arrow_schema(PASS_SCHEMA))
 
 
 def label_numbers(passes: DataFrame) -> dict[str | None, LabelNumbers]:

@@ -38,20 +38,22 @@ def cost_numbers(
     row = completed.agg(
         *(F.percentile(F.round(name), percents).alias(name) for name in _MEASURED),
         *(F.count(name).alias(f"known_{name}") for name in _MEASURED),
-        F.count_distinct("task_id").alias("tasks"),
     ).first()
-    solved = profiles.where(F.col("passes") > 0).count()
+    tasks = profiles.agg(
+        F.count_if(F.col("completed") > 0).alias("completed"), F.count_if(F.col("passes") > 0).alias("solved")
+    ).first()
     assert row is not None  # an aggregate without groups has one row
-    return (*_percentiles(row), *_per_solved(covered, solved, prices))
+    assert tasks is not None
+    return (*_percentiles(row, tasks["completed"]), *_per_solved(covered, tasks["solved"], prices))
 
 
-def _percentiles(row: Row) -> list[Metric]:
+def _percentiles(row: Row, tasks: int) -> list[Metric]:
     found = []
     for name in _MEASURED:
         values: Sequence[float | None] = row[name] or [None] * len(PERCENTS)
         for percent, value in zip(PERCENTS, values, strict=True):
             reason = None if value is not None else f"no completed rollout tells its {name}"
-            found.append(_metric(f"{name}/p{percent}", value, row["tasks"], row[f"known_{name}"], reason))
+            found.append(_metric(f"{name}/p{percent}", value, tasks, row[f"known_{name}"], reason))
     return found
 
 

@@ -65,8 +65,9 @@ def metric_rows(outcomes: DataFrame, tasks: DataFrame) -> DataFrame:
 
     Returns:
         One row per planned rollout: `task_id`, `task_index`, `rollout_index`, `state` (completed, failed, missing),
-        `answer_state`, `verdict`, `reward` (null unless scored), `scores` (map), `extracted_answer`, `input_tokens`,
-        `output_tokens`, and of the task `verifier_inputs` and `metadata` (JSON).
+        `answer_state`, `verdict`, `reward` (null unless scored), `scores` (map), `extracted_answer` (of more than a
+        thousand characters: ``sha256:`` and its digest), `input_tokens`, `output_tokens`, and of the task
+        `verifier_inputs` and `metadata` (JSON).
     """
     told = ("task_id", "task_index", "rollout_index", "state", "answer_state", "verdict", "reward", "scores")
     rows = outcomes.select(*told, "extracted_answer", "input_tokens", "output_tokens")

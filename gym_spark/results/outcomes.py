@@ -2,50 +2,79 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import reduce
+from typing import Final
+
+import pyarrow as pa
+from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
 
-from gym_spark.tables.keys import ATTEMPT_KEY, ROLLOUT_KEY
+from gym_spark.results.assembly import OUTCOMES_SCHEMA, assembled
+from gym_spark.tables.keys import ROLLOUT_KEY
+
+#: Longer extracted answers are known by their digest.
+ANSWER_CHARS: Final = 1000
+#: Rollouts that one partition holds in memory at once.
+ROWS_PER_PARTITION: Final = 125_000
+_USAGE: Final = ("input_tokens", "output_tokens", "total_tokens")
 
 
-def outcomes(planned: DataFrame, rollouts: DataFrame, verifications: DataFrame) -> DataFrame:
+def outcomes(planned: DataFrame, rollouts: DataFrame, verifications: DataFrame, *, count: int = 0) -> DataFrame:
     """Join the plan with what is stored. The plan is the denominator: a rollout that is missing has a row here.
 
     Args:
-        planned: `task_id`, `task_index`, `shard`, `rollout_index`: one row per planned rollout.
+        planned: `task_id`, `task_index`, `shard`, `rollout_index`, and `label` if there are labels; one row per
+            planned rollout.
         rollouts: The run's stored rollouts, every attempt.
         verifications: The verdicts of one verification of the run.
+        count: About how many rollouts are planned: many take more partitions.
 
     Returns:
-        One row per planned rollout: its key, `task_index`, `shard`, `state` (completed, failed, missing),
-        `failure_kind`, `answer_state`, `verdict` (scored, ...; null without one), `reward` (null unless scored),
-        `reason` (why not), `scores`, `extracted_answer`, `latency_ms`, `input_tokens` and `output_tokens` (summed over
-        attempts), `started_at` (of the first attempt).
+        The columns of `results.assembly.OUTCOMES_SCHEMA`, one row per planned rollout, whole tasks in a partition.
     """
-    key = list(ROLLOUT_KEY)
-    standing = F.max_by(
-        F.struct("attempt", "state", "failure_kind", "answer_state", "latency_ms"),
-        F.struct((F.col("state") == "completed").alias("completed"), "attempt"),
+    label = F.col("label") if "label" in planned.columns else F.lit(None).cast("string")
+    plan = F.struct("task_index", "shard", label.alias("label"))
+    usage = F.create_map(*(item for name in _USAGE for item in (F.lit(name), F.col(f"usage.{name}").cast("double"))))
+    rollout = F.struct(
+        *("attempt", "state", "failure_kind", "answer_state", "latency_ms"),
+        F.when(F.col("state") == "completed", F.coalesce("measures", usage)).alias("measures"),
+        *("usage.input_tokens", "usage.output_tokens", "started_at"),
     )
-    stored = rollouts.groupBy(*key).agg(
-        standing.alias("standing"),
-        F.sum("usage.input_tokens").alias("input_tokens"),
-        F.sum("usage.output_tokens").alias("output_tokens"),
-        F.min("started_at").alias("started_at"),
+    reason = F.when(F.col("state") != "scored", F.get_json_object("detail", "$.reason")).alias("reason")
+    # Votes only ask which are equal, and an answer may be a whole text of megabytes.
+    answer = F.when(
+        F.length("extracted_answer") > ANSWER_CHARS, F.concat(F.lit("sha256:"), F.sha2("extracted_answer", 256))
     )
-    stored = stored.select(*key, "standing.*", "input_tokens", "output_tokens", "started_at")
-    # Two verify jobs at once may both have judged a rollout; the newest verdict stands, and it counts once.
-    reason = F.get_json_object("detail", "$.reason").alias("reason")
-    verdict = F.struct(F.col("state").alias("verdict"), "reward", reason, "scores", "extracted_answer")
-    newest = F.max_by(verdict, "verified_at")
-    judged = verifications.groupBy(*ATTEMPT_KEY).agg(newest.alias("newest")).select(*ATTEMPT_KEY, "newest.*")
-    return (
-        planned.select(*key, "task_index", "shard")
-        .join(stored, on=key, how="left")
-        .join(judged, on=list(ATTEMPT_KEY), how="left")
-        .withColumn("state", F.coalesce("state", F.lit("missing")))
-        .withColumn("reward", F.when(F.col("verdict") == "scored", F.col("reward")))
-    )
+    answer = F.coalesce(answer, "extracted_answer").alias("extracted_answer")
+    verdict = F.struct("attempt", F.col("state").alias("verdict"), "reward", reason, "scores", answer, "verified_at")
+    sources = {"plan": planned.select(*ROLLOUT_KEY, plan.alias("plan"))}
+    sources["rollout"] = rollouts.select(*ROLLOUT_KEY, rollout.alias("rollout"))
+    sources["judgement"] = verifications.select(*ROLLOUT_KEY, verdict.alias("judgement"))
+    rows = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), sources.values())
+
+    def work(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+        yield from assembled(batches)
+
+    return rows.repartition(partitions_for(count), "task_id").mapInArrow(work, from_arrow_schema(OUTCOMES_SCHEMA))
+
+
+def partitions_for(count: int) -> int:
+    """Return over how many partitions so many rollouts go, whole tasks each."""
+    return max(2, -(-count // ROWS_PER_PARTITION))
+
+
+@contextmanager
+def kept(frame: DataFrame) -> Iterator[DataFrame]:
+    """Keep a frame while it is used several times."""
+    frame = frame.persist(StorageLevel.MEMORY_AND_DISK)
+    try:
+        yield frame
+    finally:
+        frame.unpersist()
 
 
 def breakdown(frame: DataFrame) -> DataFrame:

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gym_spark.results.describe import STATISTICS, Bools, Ints, describe
-from gym_spark.results.partition_rows import OUTCOME_SCHEMA, PERF, Rows
+from gym_spark.results.partition_rows import MEASURED_SCHEMA, PERF, Rows
 from gym_spark.results.pass_majority import Answers, Partial, Score, merge, partial_sums
 from gym_spark.results.repeats import samples_per_repeat
 
@@ -108,7 +108,7 @@ def pass_over(batches: Iterable[pa.RecordBatch], *, fan_out: bool, text_ids: boo
     """Compute what one partition contributes.
 
     Args:
-        batches: Rows of `OUTCOME_SCHEMA`, of whole tasks.
+        batches: Rows of `MEASURED_SCHEMA`, of whole tasks.
         fan_out: Groups are per task and label, not per task.
         text_ids: Some task is known by a text; it is shown as that.
 
@@ -119,7 +119,7 @@ def pass_over(batches: Iterable[pa.RecordBatch], *, fan_out: bool, text_ids: boo
     if not arrived:
         return
     # Spark tells of nulls in columns as it derives them, not as the schema has them.
-    table = pa.Table.from_batches(arrived).cast(OUTCOME_SCHEMA)
+    table = pa.Table.from_batches(arrived).cast(MEASURED_SCHEMA)
     keys = [("task_index", "ascending"), ("label", "ascending"), ("rollout_index", "ascending")]
     table = table.sort_by(keys).combine_chunks()
     rows = Rows.of(table)

@@ -15,7 +15,7 @@ from gym_spark.results.pass_majority import Answers, Score
 from gym_spark.tables.schemas import MEASURES
 
 #: What enters: one row per planned rollout, the rows of a task in one partition.
-OUTCOME_SCHEMA: Final = pa.schema(
+MEASURED_SCHEMA: Final = pa.schema(
     [
         pa.field("task_id", pa.string(), nullable=False),
         pa.field("task_index", pa.int64(), nullable=False),
@@ -50,7 +50,7 @@ class Rows:
 
     @classmethod
     def of(cls, table: pa.Table) -> Rows:
-        """Read rows of `OUTCOME_SCHEMA`; their order stays."""
+        """Read rows of `MEASURED_SCHEMA`; their order stays."""
         count = table.num_rows
         measured = np.asarray(pc.fill_null(pc.equal(table["standing"], "measured"), False))
         masked = np.asarray(pc.fill_null(pc.equal(table["standing"], "masked"), False))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, Final, Literal
 
@@ -17,8 +17,9 @@ from gym_spark.results.reward_profile import task_groups
 from gym_spark.results.samples import Sample
 from gym_spark.results.uncertainty import Estimate, Floats, interval_95, rollout_mean, task_mean
 
-#: ``completed``: tokens and times of what was answered; ``custom``: the benchmark's own metric says what it is over.
-Denominator = Literal["planned", "scored", "completed", "custom"]
+#: ``completed``: tokens and times of what was answered; ``measured``: NeMo Gym's, over unmasked results, in percent;
+#: ``custom``: the benchmark's own metric says what it is over.
+Denominator = Literal["planned", "scored", "completed", "measured", "custom"]
 
 #: A spread this small beside the mean is rounding.
 SAME: Final = 1e-12
@@ -42,6 +43,18 @@ class Metric:
     n_rollouts: int
     reason: str | None
 
+    def between(self, low: float, high: float) -> Metric:
+        """Return the metric with another interval."""
+        return replace(self, ci_low=low, ci_high=high)
+
+
+@dataclass(frozen=True, slots=True)
+class Bootstrap:
+    """How intervals are resampled."""
+
+    replicates: int
+    seed: int = 0
+
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
@@ -64,7 +77,8 @@ class Coverage:
     reasons: dict[str, str]
     #: Mean reward over the scored rollouts whose answer was complete; the others are scored as they stand.
     mean_of_complete: float | None
-    #: Rollouts missing in each shard that misses some: a shard that no job took stands out.
+    #: Rollouts missing in each shard that misses some, by the `shard` column: a shard that no job took stands out. In
+    #: words shards count from 1, as in --shards.
     missing_shards: dict[int, int]
 
     @property
@@ -78,7 +92,9 @@ class Coverage:
         gaps = {"failed": self.failed, "missing": self.missing, "answered but not scored": self.unscored}
         named = [f"{count} {what}" for what, count in gaps.items() if count]
         if self.missing_shards:
-            shown = [f"{shard} misses {count}" for shard, count in list(self.missing_shards.items())[:_SHARDS_NAMED]]
+            shown = [
+                f"{shard + 1} misses {count}" for shard, count in list(self.missing_shards.items())[:_SHARDS_NAMED]
+            ]
             more = len(self.missing_shards) - len(shown)
             named.append(f"shard {', '.join(shown)}" + (f" and {more} more shards" if more else ""))
         if self.tasks_without_score:
@@ -103,6 +119,10 @@ class RunProfile:
     metrics: tuple[Metric, ...]
     #: Names of the headline, as the benchmark gives them.
     key_metrics: tuple[str, ...] = ()
+    #: Seed and replicates of the bootstrap that the intervals are of; None: Student's.
+    bootstrap: Bootstrap | None = None
+    #: Some verdicts were forced: their verifier needs more than what is stored, so they may mean nothing.
+    unsafe: bool = False
 
     def metric(self, name: str, denominator: Denominator) -> Metric:
         """Return one metric by its name."""

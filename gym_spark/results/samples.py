@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from gym_spark.tables.keys import ATTEMPT_KEY
 
 
 def sampled(rollouts: DataFrame, tasks: DataFrame, verifications: DataFrame, *, count: int) -> DataFrame:
-    """Pick rollouts by a hash of their key, so that the same run shows the same ones.
+    """Pick rollouts by a hash of their key, so that the same run shows the same ones; of one task no two before all.
 
     Args:
         rollouts: The run's stored rollouts.
@@ -27,7 +27,9 @@ def sampled(rollouts: DataFrame, tasks: DataFrame, verifications: DataFrame, *, 
         `error`, `verdict`, `reward`, `extracted_answer`, `reason` (why not scored), `verifier_inputs`.
     """
     key = list(ATTEMPT_KEY)
-    picked = rollouts.select(*key).orderBy(F.xxhash64("task_id", "rollout_index"), *key).limit(count)
+    order = [F.xxhash64("task_id", "rollout_index"), *map(F.col, key)]
+    turn = F.row_number().over(Window.partitionBy("task_id").orderBy(*order))
+    picked = rollouts.select(*key).withColumn("turn", turn).orderBy("turn", *order).limit(count).drop("turn")
     reason = F.get_json_object("detail", "$.reason").alias("reason")
     judged = verifications.select(*key, F.col("state").alias("verdict"), "reward", "extracted_answer", reason)
     stored = rollouts.select(*key, "output_text", "answer_state", "error")
@@ -62,7 +64,7 @@ def sample_of(row: Mapping[str, Any]) -> Sample:
         task_id=row["task_id"],
         rollout_index=row["rollout_index"],
         prompt=_last_message(json.loads(row["responses_create_params"]).get("input", "")),
-        answer=row["output_text"] if row["output_text"] is not None else f"[failed: {row['error']}]",
+        answer=_answer(row),
         expected=str(expected),
         extracted=row["extracted_answer"],
         verdict=row["verdict"] or "not judged yet",
@@ -70,6 +72,12 @@ def sample_of(row: Mapping[str, Any]) -> Sample:
         answer_state=row["answer_state"],
         reason=row["reason"],
     )
+
+
+def _answer(row: Mapping[str, Any]) -> str:
+    if row["output_text"] is not None:
+        return str(row["output_text"])
+    return "[no text]" if row["error"] is None else f"[failed: {row['error']}]"
 
 
 def _last_message(given: Any) -> str:

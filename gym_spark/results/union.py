@@ -9,7 +9,7 @@ from functools import reduce
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from gym_spark.results.partition_rows import OUTCOME_SCHEMA
+from gym_spark.results.partition_rows import MEASURED_SCHEMA
 from gym_spark.tables.keys import ROLLOUT_KEY
 
 
@@ -44,14 +44,14 @@ def union_of(outcomes: Mapping[str, DataFrame]) -> tuple[DataFrame, Overlap]:
     """Return the outcomes of all runs, each key once, and how they fit together; collects one row.
 
     Args:
-        outcomes: Rows of `OUTCOME_SCHEMA` by run.
+        outcomes: Rows of `MEASURED_SCHEMA` by run.
     """
     frames = [
-        frame.select(*OUTCOME_SCHEMA.names, F.lit(run_id).alias("_run")) for run_id, frame in sorted(outcomes.items())
+        frame.select(*MEASURED_SCHEMA.names, F.lit(run_id).alias("_run")) for run_id, frame in sorted(outcomes.items())
     ]
     key = list(ROLLOUT_KEY)
     has_result = F.col("standing").isNotNull()
-    stands = F.min_by(F.struct(*OUTCOME_SCHEMA.names), F.struct((~has_result).alias("_none"), "_run"))
+    stands = F.min_by(F.struct(*MEASURED_SCHEMA.names), F.struct((~has_result).alias("_none"), "_run"))
     grouped = (
         reduce(DataFrame.unionByName, frames)
         .groupBy(*key)

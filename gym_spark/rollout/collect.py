@@ -61,6 +61,7 @@ def run_collect_job(
     beat: JobBeat,
     show: Callable[[Progress], None],
     follow: Callable[[], float | None],
+    say: Callable[[str], None],
 ) -> tuple[Progress, bool]:
     """Run one collect job to its end, adopting parts as they come.
 
@@ -73,6 +74,7 @@ def run_collect_job(
         beat: Tells how many rollouts are pending; told that nothing is left behind.
         show: Called about twice a second.
         follow: Called after each adoption, in a thread: verifies what is new and returns the mean reward so far.
+        say: Told that an interrupted job ends what is in flight.
 
     Returns:
         The last progress, whose `stopped` says why if the job ended before its end; and whether every worker reached
@@ -89,6 +91,7 @@ def run_collect_job(
                 try:
                     desk.keep(action, behind, show)
                 except BaseException:
+                    say(f"Stopping: what is in flight may finish within {GRACE_SECONDS:g} s; Ctrl-C again ends it now.")
                     # What is in flight is paid for. A second Ctrl-C ends the wait, and then Spark's job.
                     with contextlib.suppress(StorageError):
                         staging.order_stop(Stop("interrupted", "the job was interrupted"))

@@ -6,10 +6,12 @@ workers reach no such folder: pending rollouts in, finished rollouts out.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
 from pyspark import TaskContext
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -58,7 +60,9 @@ def streamed(pending: DataFrame, job: CollectJob, *, workers: Sequence[int]) -> 
 
 
 def task_slots(spark: SparkSession) -> int:
-    """Return how many Spark tasks run at once: under Spark Connect there is no context to ask."""
+    """Return how many Spark tasks run at once."""
+    with contextlib.suppress(PySparkException):  # Spark Connect has no context to ask
+        return int(spark.sparkContext.defaultParallelism)
     slots = spark.range(_MANY).select(F.spark_partition_id().alias("slot"))
     last = slots.agg(F.max("slot").alias("slot")).first()
     return 1 if last is None else int(last["slot"]) + 1

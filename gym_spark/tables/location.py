@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,6 +56,20 @@ def location_of(lake: str) -> Location:
     if path.exists() and not path.is_dir():
         raise ConfigError(f"--lake '{lake}' is a file; choose a folder.")
     return Location(str(path), "folder")
+
+
+def check_writable(location: Location) -> None:
+    """Refuse a folder that nothing can be stored in, before anything is started; a URI or catalog cannot be asked.
+
+    Raises:
+        ConfigError: it, or the folder that it would be made in, is read-only or a file.
+    """
+    if location.folder is None:
+        return
+    nearest = next(place for place in (location.folder, *location.folder.parents) if place.exists())
+    if not (nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)):
+        why = "is read-only for this user" if nearest.is_dir() else "is a file"
+        raise ConfigError(f"--lake '{location.root}' cannot be written, for '{nearest}' {why}; choose another folder.")
 
 
 def check_characters(place: str, what: str) -> None:

@@ -74,6 +74,17 @@ def find_run(lake: Lake, run_id: str) -> RunRecord | None:
     )
 
 
+def list_runs(lake: Lake) -> list[JsonObject]:
+    """Return the newest state of every run, the newest first: `run_id`, `status`, `benchmark`, `model`, and so on."""
+    if not lake.exists(RUNS):
+        return []
+    shown = ("status", "benchmark", "model", "planned_tasks", "planned_rollouts", "recorded_at")
+    newest = F.max_by(F.struct(*shown), "recorded_at").alias("newest")
+    rows = lake.read(RUNS).groupBy("run_id").agg(newest).select("run_id", "newest.*").collect()
+    ordered = sorted(rows, key=lambda row: row["recorded_at"], reverse=True)
+    return [row.asDict() | {"recorded_at": row["recorded_at"].isoformat()} for row in ordered]
+
+
 def get_run(lake: Lake, run_id: str) -> RunRecord:
     """Return the run's newest state, or raise a `ConfigError` that names the nearest run."""
     record = find_run(lake, run_id)

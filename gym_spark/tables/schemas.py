@@ -187,12 +187,29 @@ VERIFICATIONS: Final = Table(
             _column("reward", pa.float64(), "the verdict; null unless scored"),
             _column("scores", MEASURES, "further named numbers; `reward`: as imported, where it was no plain number"),
             _key("verified_at", "when", TIMESTAMP),
+            _column("unsafe", pa.bool_(), "true: forced, though the verifier needs more than what is stored"),
             _column("extracted_answer", pa.string(), "what the verifier took for the answer"),
             _column("detail", pa.string(), "JSON: evidence; the reason where not scored"),
         ]
     ),
     partition_by=("run_id", "verification_id"),
     large=2,
+)
+
+REVERIFICATIONS: Final = Table(
+    "reverifications",
+    pa.schema(
+        [
+            _key("run_id", "name of the run"),
+            _key("verification_id", "the verification that was made or completed"),
+            _key("recorded_at", "when it began", TIMESTAMP),
+            _key("verifier", "JSON: name and parameters of the verifier"),
+            _key("verifier_digest", "digest of its name, parameters and library versions"),
+            _column("selection", pa.string(), "JSON: which rollouts were judged; null: all"),
+            _key("unsafe", "the verdicts are marked unsafe", pa.bool_()),
+            _key("versions", "JSON: versions of gym-spark, Spark and the libraries"),
+        ]
+    ),
 )
 
 TASK_PROFILES: Final = Table(
@@ -240,5 +257,5 @@ METRICS: Final = Table(
     partition_by=("run_id", "verification_id"),
 )
 
-_ALL: Final = (BENCHMARKS, TASKS, RUNS, INPUTS, ROLLOUTS, VERIFICATIONS, TASK_PROFILES, METRICS)
+_ALL: Final = (BENCHMARKS, TASKS, RUNS, INPUTS, ROLLOUTS, VERIFICATIONS, REVERIFICATIONS, TASK_PROFILES, METRICS)
 ALL: Final = {table.name: table for table in _ALL}

@@ -32,8 +32,22 @@ ENTRY_POINT_GROUP: Final = "gym_spark.verifiers"
 _BUILTIN: Final[dict[str, tuple[str, str]]] = {
     "code_tests": ("gym_spark.verify.code_tests:CodeTests", "the answer's code passes the tests, in a sandbox"),
     "exact_match": ("gym_spark.verify.exact:ExactMatch", "the whole answer equals an accepted text"),
+    "json_schema": ("gym_spark.verify.json_schema:JsonSchema", "the answer is a document that a JSON Schema allows"),
     "math": ("gym_spark.verify.math_answer:MathAnswer", "symbolic equality, by math-verify in a child process"),
+    "mcqa": ("gym_spark.verify.multiple_choice:MultipleChoice", "the option that the answer chose is the expected one"),
     "numeric": ("gym_spark.verify.numeric:Numeric", "the last number in the answer equals the expected number"),
+    "reasoning_gym": (
+        "gym_spark.verify.reasoning_gym:ReasoningGym",
+        "full credit by Reasoning Gym's scorer of the task",
+    ),
+    "string_match": (
+        "gym_spark.verify.string_match:StringMatch",
+        "the extracted answer equals, contains or matches a text",
+    ),
+    "tool_call_match": (
+        "gym_spark.verify.tool_call:ToolCallMatch",
+        "the answer's function calls are the expected ones",
+    ),
 }
 
 
@@ -261,10 +275,16 @@ def warm_up(name: str, verifier: Verifier, sandbox: str = OFF) -> None:
 
 
 def needed_inputs(name: str) -> tuple[str, ...]:
-    """Return the keys of `verifier_inputs` that a verifier needs; none where its class is not on this machine."""
+    """Return the keys of `verifier_inputs` that a verifier needs; none where a user's class is not on this machine.
+
+    Raises:
+        ConfigError: no verifier has this name.
+    """
     try:
         return _REGISTRY.part_class(name).needs
     except ConfigError:
+        if ":" not in name:
+            raise
         return ()
 
 

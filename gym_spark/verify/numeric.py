@@ -14,7 +14,6 @@ What counts as a number, decided once (tests/unit/test_verify_numeric.py has the
 from __future__ import annotations
 
 import re
-from collections import deque
 from decimal import Context, Decimal, InvalidOperation
 from typing import Annotated, Final
 
@@ -22,6 +21,7 @@ from pydantic import Field
 
 from gym_spark.errors import ConfigError
 from gym_spark.verify.base import Judgeable, Verdict, Verifier, answer_text, expected_answers
+from gym_spark.verify.patterns import Pattern, timed_out
 
 _SEPARATOR: Final = r"(?:,|\{,\}|\\,|\u00a0|\u2009|\u202f)"
 _NUMBER: Final = re.compile(
@@ -66,29 +66,23 @@ class Numeric(Verifier):
     def __init__(self, *, tolerance: Annotated[float, Field(ge=0)] = 0.0, pattern: str | None = None) -> None:
         self._tolerance = Decimal(str(tolerance))
         try:
-            self._pattern = re.compile(pattern) if pattern is not None else None
-        except re.error as error:
-            raise ConfigError(
-                f"verifier 'numeric': pattern '{pattern}' is not a regular expression ({error})."
-            ) from error
+            self._pattern = Pattern(pattern) if pattern is not None else None
+        except ValueError as error:
+            raise ConfigError(f"verifier 'numeric': {error}.") from error
 
     def verify(self, item: Judgeable) -> Verdict:
         """Compare the last number with every accepted one; an answer without a number scores 0 and extracts None."""
         accepted = [_expected_number(text) for text in expected_answers(item)]
-        found = _numbers(self._searched(answer_text(item)))
+        text = answer_text(item)
+        try:
+            found = _numbers(text if self._pattern is None else self._pattern.last(text) or "")
+        except TimeoutError:
+            return timed_out()
         if not found:
             return Verdict.scored(0.0)
         literal, value = found[-1]
         right = any(self._equal(value, gold) for gold in accepted)
         return Verdict.scored(float(right), extracted_answer=_plain(value), detail={"literal": literal})
-
-    def _searched(self, answer: str) -> str:
-        if self._pattern is None:
-            return answer
-        matches = deque(self._pattern.finditer(answer), maxlen=1)
-        if not matches:
-            return ""
-        return matches[0][1] or "" if self._pattern.groups else matches[0][0]
 
     def _equal(self, value: Decimal, gold: Decimal) -> bool:
         if value == gold or not self._tolerance:

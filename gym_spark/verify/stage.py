@@ -17,7 +17,9 @@ from gym_spark.verify.sandbox.choice import OFF
 from gym_spark.verify.worker import COLUMNS_IN, columns_in, judge_batches
 
 
-def unverified(rollouts: DataFrame, tasks: DataFrame, verifications: DataFrame) -> DataFrame:
+def unverified(
+    rollouts: DataFrame, tasks: DataFrame, verifications: DataFrame | None, *, chosen: DataFrame | None = None
+) -> DataFrame:
     """Return what a verifier needs of the stored rollouts that have no verdict yet.
 
     Failed rollouts are among them: they get a row too, `not_scored` with the reason.
@@ -25,16 +27,29 @@ def unverified(rollouts: DataFrame, tasks: DataFrame, verifications: DataFrame) 
     Args:
         rollouts: The run's stored rollouts.
         tasks: The tasks of its dataset version.
-        verifications: The verdicts of this verification of the run.
+        verifications: The verdicts of this verification of the run; None if there are none.
+        chosen: Keys of the attempts that are to be judged; None for all.
 
     Returns:
         The columns of `verify.worker.COLUMNS_IN`, one row per attempt without verdict.
     """
     key = list(ATTEMPT_KEY)
-    # Which are new is worked out on keys: no shuffle shall carry the answers that were judged long ago.
-    keys = rollouts.select(*key).join(verifications.select(*key), on=key, how="left_anti")
-    fresh = rollouts.join(F.broadcast(keys), on=key, how="left_semi")
+    fresh = rollouts
+    if verifications is not None or chosen is not None:
+        # Which are to do is worked out on keys: no shuffle shall carry the answers that were judged long ago.
+        keys = rollouts.select(*key)
+        if chosen is not None:
+            keys = keys.join(chosen.select(*key), on=key, how="left_semi")
+        if verifications is not None:
+            keys = keys.join(verifications.select(*key), on=key, how="left_anti")
+        fresh = rollouts.join(F.broadcast(keys), on=key, how="left_semi")
     return fresh.join(tasks.select("task_id", "verifier_inputs"), on="task_id").select(*COLUMNS_IN)
+
+
+def judge_failed(verifications: DataFrame) -> DataFrame:
+    """Return the keys of the attempts whose newest verdict is ``judge_failed``."""
+    newest = verifications.groupBy(*ATTEMPT_KEY).agg(F.max_by("state", "verified_at").alias("newest"))
+    return newest.where(F.col("newest") == "judge_failed").select(*ATTEMPT_KEY)
 
 
 def verdicts(

@@ -32,6 +32,9 @@ def told_by(process: subprocess.Popen[str]) -> Any:
     assert process.returncode == 0, out + err
     told = json.loads(out.strip().splitlines()[-1])
     assert told["profile"]["coverage"]["scored"] == PLANNED
+    files, rows, files_left, rows_left = told["files"]
+    assert files > files_left == 1, "compaction works on every kind of session"
+    assert rows == rows_left
     metrics = {(metric["name"], metric["denominator"]): metric for metric in told["profile"]["metrics"]}
     assert metrics["pass@1", "planned"]["value"] == pytest.approx(1 / 2)
     return told

@@ -10,13 +10,14 @@ from typing import Any, Final
 import pytest
 from pyspark.sql import SparkSession
 
+from gym_spark import reporting
 from gym_spark.errors import ConfigError
 from gym_spark.interchange.gym.aggregating import Shards, write_aggregate
 from gym_spark.interchange.gym.importing import GymFiles, import_gym_run
 from gym_spark.interchange.gym.profiling import ProfileFiles
-from gym_spark.reporting import write_profile_files
 from gym_spark.tables.lake import Lake
 from gym_spark.tables.runs import find_run, get_run
+from gym_spark.tables.schemas import METRICS
 from tests.corpus import Case, differences, steps
 
 Profile = Callable[[Case, bool], dict[str, Any]]
@@ -57,8 +58,10 @@ def profiled(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> P
         if find_run(lake, case.name) is None:
             import_gym_run(lake, GymFiles([case.folder / "rollouts.jsonl"]), case.name)
         files = ProfileFiles(folder / f"{case.name}.jsonl")
-        write_profile_files(lake, get_run(lake, case.name), files, allow_partial=allow_partial)
+        reporting.profile(lake, get_run(lake, case.name), files=files, allow_partial=allow_partial)
+        rows = lake.read(METRICS, run_id=case.name, denominator="measured").collect()
         return {
+            "metrics": {(row["label"], row["name"]): row["value"] for row in rows},
             "reward_profiling": [strict(line) for line in files.groups.read_text().splitlines()],
             "agent_metrics": strict(files.agents.read_text()),
             "repeat_level_metrics": strict(files.repeats.read_text()),
@@ -79,7 +82,7 @@ def test_a_profile_equals_the_peers(case: Case, step: str, profiled: Profile) ->
         with pytest.raises(ConfigError):
             profiled(case, allow_partial)
         return
-    ours = profiled(case, allow_partial)
+    ours = {name: made for name, made in profiled(case, allow_partial).items() if name != "metrics"}
     if (case.name, step) not in DEFECTS:
         assert differences(ours, {name: expected[name] for name in ours}) == []
     elif step == "profile_partial":
@@ -91,6 +94,21 @@ def test_a_profile_equals_the_peers(case: Case, step: str, profiled: Profile) ->
         assert [text.split(":")[0].rpartition("/")[2] for text in found] == ["big", "big"]
     else:
         assert ours["reward_profiling"]
+
+
+@pytest.mark.parametrize("name", ["syn_majority_a", "syn_mask_a", "syn_ragged_a"])
+def test_the_metrics_table_has_the_peers_pass_and_majority(name: str, profiled: Profile) -> None:
+    """Its pass@k, pass@1[avg-of-k] and majority@k over rewards, with their spread across runs."""
+    (case,) = [one.values[0] for one in steps("pass_majority") if one.id == f"{name}-pass_majority"]
+    ours = profiled(case, True)["metrics"]
+    compared = 0
+    for run, expected in case.expected("pass_majority")["by_agent"].items():
+        for metric, value in expected.get("metrics", {}).items():
+            if isinstance(value, float) and (run, metric) in ours:
+                assert ours[run, metric] == pytest.approx(value, rel=1e-9, abs=1e-12), metric
+                compared += 1
+        assert all((run, metric) in ours for metric in expected.get("metrics", {}) if metric.startswith("majority@"))
+    assert compared > 10
 
 
 #: Where the peer stops at its histogram, or at ids of both kinds.

@@ -115,6 +115,9 @@ def test_p27_a_larger_run_pays_only_for_what_is_new(gym: Run, lake: Lake, tmp_pa
         assert told.code == 0, told.err
         assert second.requests == 11
         assert second.peak <= 3
+        alone = gym("eval", "run", "--run-id", "r1", "--resume", "--search-dir", QUIZ)
+        assert alone.code == 0, "the stored run tells the rest"
+        assert "no request was sent" in alone.err
         shrunk = gym(*arguments(second, "r1", source, "--limit", 5, "--resume"))
         assert shrunk.code == 2
         assert "8 tasks" in shrunk.err
@@ -321,7 +324,7 @@ def test_parallel_jobs_share_a_run_out_and_a_forgotten_share_is_named(gym: Run, 
         second = gym(*words, "--shards", "3/3")
         missing = 30 - server.requests
         assert missing > 0
-        assert f"shard 1 misses {missing}" in second.out
+        assert f"shard 2 misses {missing}" in second.out
         third = gym(*words, "--shards", "2/3")
         assert "misses" not in third.out
         assert server.requests == 30

@@ -47,6 +47,11 @@ def test_p56_a_stalled_and_a_retried_rollout_are_named_with_their_age(gym: Run, 
     assert len(job["retried"]) == 1
     assert job["retried"][0]["last_failure"] == "rate_limited"
     assert "1 stalled" in told
+    said = gym("eval", "status", "--run-id", "r1").out
+    listed = gym("eval", "status").out
     assert "Q: 3" not in told, "no prompt is told"
+    assert "stalled" not in said, "a dead job has no requests"
+    assert "--resume goes on" in said
+    assert listed.startswith("r1: quiz on fake, 10 rollouts planned, running at ")
     assert dead["jobs"][0]["is_alive"] is False
     assert dead["coverage"]["completed"] == 8, "what is staged counts, though its driver is gone"

@@ -25,7 +25,7 @@ from gym_spark.config import EndpointSpec, PartSpec, RunSpec
 from gym_spark.flow import open_lake
 from gym_spark.interchange.gym.profiling import ProfileFiles
 from gym_spark.ledger import verification_id_of
-from gym_spark.reporting import profile, write_profile_files
+from gym_spark.reporting import profile
 from gym_spark.tables.lake import Lake, spark_schema
 from gym_spark.tables.runs import RunRecord, record_run
 from gym_spark.tables.schemas import METRICS, ROLLOUTS, RUNS, TASK_PROFILES, TASKS, VERIFICATIONS, Table
@@ -128,9 +128,7 @@ def measured(lake: Lake, record: RunRecord, folder: Path) -> dict[str, float]:
     """Profile a run; wall and CPU seconds, and CPU milliseconds per rollout."""
     cpu, began = sum(cpu_s().values()), time.monotonic()
     files = ProfileFiles(folder / f"{record.spec.run_id}.jsonl")
-    profile(lake, record)
-    numbers = time.monotonic() - began
-    write_profile_files(lake, record, files)
+    profile(lake, record, files=files)
     wall, used = time.monotonic() - began, sum(cpu_s().values()) - cpu
     lines = sum(1 for _ in files.groups.open())
     if lines != record.planned_tasks:
@@ -138,7 +136,6 @@ def measured(lake: Lake, record: RunRecord, folder: Path) -> dict[str, float]:
     return {
         "rollouts": record.planned_rollouts,
         "wall_s": round(wall, 2),
-        "numbers_s": round(numbers, 2),
         "cpu_s": round(used, 2),
         "cpu_ms": round(1000 * used / record.planned_rollouts, 4),
         "wall_us_per_rollout": round(1e6 * wall / record.planned_rollouts, 2),

@@ -121,7 +121,7 @@ def test_p32_a_task_without_any_rollout_stays_in_the_denominator(spark: SparkSes
         missing_shards={0: 2},
     )
     assert counts.summary() == (
-        "6 of 8 planned rollouts scored (75.0 %); 2 missing; shard 0 misses 2; 1 of 4 tasks have no score at all"
+        "6 of 8 planned rollouts scored (75.0 %); 2 missing; shard 1 misses 2; 1 of 4 tasks have no score at all"
     )
 
 

@@ -32,7 +32,8 @@ def test_the_same_rollouts_are_sampled_in_any_partitioning(spark: SparkSession) 
     few = picked(spread(stored, 1), 6)
     assert picked(spread(stored, 7), 6) == few
     assert few < picked(stored, 12)
-    assert len({name for name, _, _ in few}) > 3, "not the first tasks only"
+    assert len({name for name, _, _ in few}) == 6, "no two of one task"
+    assert {name for name, _, _ in picked(stored, 30)} == set(names)
     assert {state for _, index, state in picked(stored, 100) if index == 0} == {"scored"}
     assert {state for _, index, state in picked(stored, 100) if index == 1} == {None}
 
@@ -76,7 +77,7 @@ def test_export_has_one_strict_json_line_per_attempt_with_every_column(spark: Sp
         verdict("a", 0, state="not_scored", detail='{"reason": "rollout failed: timeout"}'),
     )
     target = tmp_path / "out" / "rollouts.jsonl"
-    assert write_lines(exported_rows(spread(stored, 3), tasks(spark, task("a")), judged), target) == 4
+    assert write_lines(exported_rows(spread(stored, 3), tasks(spark, task("a")), judged, partitions=2), target) == 4
     text = target.read_text(encoding="utf-8")
     assert text.count("\n") == 4
     lines = [strict(line) for line in text.removesuffix("\n").split("\n")]
@@ -118,7 +119,7 @@ def test_export_of_nothing_is_an_empty_file_and_a_wrong_place_is_the_users_mista
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """No rollout, no line; a target below a file is refused in one sentence, before anything is read."""
-    lines = exported_rows(rollouts(spark), tasks(spark), verifications(spark))
+    lines = exported_rows(rollouts(spark), tasks(spark), verifications(spark), partitions=1)
     target = tmp_path / "none.jsonl"
     assert write_lines(lines, target) == 0
     assert target.read_text() == ""

@@ -20,3 +20,23 @@ class Fragile(Verifier):
         if item.task_id == POISON:
             raise KeyError("no such field")
         return Verdict.scored(float(len(item.output_text or "")), scores={"length": 1.0})
+
+
+class Everything(Verifier):
+    """Rewards every answer with `reward`."""
+
+    name = "everything"
+
+    def __init__(self, *, reward: float = 1.0) -> None:
+        self._reward = reward
+
+    def verify(self, item: Judgeable) -> Verdict:
+        """Give the reward."""
+        return Verdict.scored(self._reward)
+
+
+class InSession(Everything):
+    """Says that it needs the session in which the rollout was played."""
+
+    name = "in_session"
+    mode = "live_session"

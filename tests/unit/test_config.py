@@ -55,6 +55,10 @@ def test_p55_an_unknown_key_is_refused_at_its_place_with_the_nearest_name(tmp_pa
 def test_p55_wrong_types_and_missing_keys_are_all_named_at_once(tmp_path: Path) -> None:
     """A list given as a word, a number out of range, a required key left out: one sentence, three places."""
     file = tmp_path / "run.yaml"
+    spent = refusal(flags={"benchmark": "arithmetic"}, overrides=["budget=5"])
+    assert spent == "--set: unknown key 'budget'; did you mean 'endpoint.budget'?"
+    flat = refusal(flags={"benchmark": "arithmetic"}, overrides=["endpoint.budget=5"])
+    assert flat == "--set: 'endpoint.budget' is 5: must have keys of its own: budget.money, budget.tokens"
     file.write_text("benchmark: arithmetic\nsampling: {stop: foo}\nharness: {params: {}}\n")
     message = refusal(config=[file], flags={"num_repeats": 0})
     assert f"{file}: 'sampling.stop' is \"foo\": input should be a list" in message

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gym_spark.results.partition_pass import LabelSums, pass_over, sums_of
-from gym_spark.results.partition_rows import OUTCOME_SCHEMA
+from gym_spark.results.partition_rows import MEASURED_SCHEMA
 from gym_spark.results.pass_majority import finish
 
 Row = dict[str, Any]
@@ -50,7 +50,7 @@ def runs(draw: st.DrawFn) -> list[Row]:
 
 def passed(rows: Sequence[Row], *, fan_out: bool = False, text_ids: bool = False) -> list[Row]:
     """Pass over one partition."""
-    batches = pa.Table.from_pylist(list(rows), schema=OUTCOME_SCHEMA).to_batches(max_chunksize=3)
+    batches = pa.Table.from_pylist(list(rows), schema=MEASURED_SCHEMA).to_batches(max_chunksize=3)
     return [row for batch in pass_over(batches, fan_out=fan_out, text_ids=text_ids) for row in batch.to_pylist()]
 
 

@@ -7,33 +7,12 @@ from typing import Any
 import pytest
 
 from gym_spark.errors import ConfigError
-from gym_spark.verify.base import Judgeable, Verdict, answer_text, judge_one, load_verifier
+from gym_spark.verify.base import Judgeable, Verdict, judge_one, load_verifier
 
 
 def judge(name: str, answer: str | None, expected: Any, **params: Any) -> Verdict:
     item = Judgeable("t", 0, {"expected_answer": expected}, answer, "complete", None, None)
     return judge_one(load_verifier(name, params), item)
-
-
-@pytest.mark.parametrize(
-    ("text", "left"),
-    [
-        ("4", "4"),
-        (None, ""),
-        ("<think>5</think>4", "4"),
-        ("<THINKING>\n5\n</THINKING>\n4", "\n4"),
-        ("so 5</think>4", "4"),
-        ("<think>so 5", ""),
-        ("4 <think>or 5", ""),
-        ("4 <think>or 5</think> yes", "4  yes"),
-        ("<think>1</think>2<think>3</think>4", "24"),
-        ("<think>the <think> tag</think>4", "4"),
-        ("<think>a<think>b</think>c</think>4", "4"),
-        ("<thinker>4", "<thinker>4"),
-    ],
-)
-def test_reasoning_is_removed_before_extraction(text: str | None, left: str) -> None:
-    assert answer_text(Judgeable("t", 0, {}, text, None, None, None)) == left
 
 
 @pytest.mark.parametrize(

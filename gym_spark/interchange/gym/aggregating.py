@@ -23,13 +23,14 @@ from gym_spark.interchange.gym.checks import check_unique
 from gym_spark.interchange.gym.imputation import Imputation, count_as_zero
 from gym_spark.interchange.gym.jsonl import beside, read_lines
 from gym_spark.interchange.gym.labels import label_runs
-from gym_spark.interchange.gym.profiling import coverage_of, group_members, profile_rows, repeats_of
+from gym_spark.interchange.gym.profiling import coverage_of, group_members, repeats_of
 from gym_spark.interchange.gym.rows import STAMP, GymRow, key_order, origin, result_row
 from gym_spark.interchange.gym.stored import TaskIds, measures_of, scores_of
 from gym_spark.interchange.gym_layout import AGGREGATE_SAMPLE, key_metrics, statistic_keys
 from gym_spark.interchange.row_files import write_text
-from gym_spark.results.agent_numbers import LabelNumbers, label_numbers, perf_numbers
-from gym_spark.results.partition_rows import OUTCOME_SCHEMA
+from gym_spark.results.agent_numbers import LabelNumbers, label_numbers, passed, perf_numbers
+from gym_spark.results.outcomes import kept, partitions_for
+from gym_spark.results.partition_rows import MEASURED_SCHEMA
 from gym_spark.results.repeats import across_repeats
 
 #: Files beside results that a pattern may find as well.
@@ -153,7 +154,7 @@ def _beside(files: Sequence[Path], what: str) -> list[Path]:
 
 
 def outcome_table(collected: Collected) -> pa.Table:
-    """Return the rows in the form of `OUTCOME_SCHEMA`, labelled by server."""
+    """Return the rows in the form of `MEASURED_SCHEMA`, labelled by server."""
     ids = TaskIds.of(row.key[0] for row in collected.rows)
     return pa.Table.from_pylist(
         [
@@ -168,7 +169,7 @@ def outcome_table(collected: Collected) -> pa.Table:
             }
             for row, raw, server in zip(collected.rows, collected.raw, collected.servers, strict=True)
         ],
-        schema=OUTCOME_SCHEMA,
+        schema=MEASURED_SCHEMA,
     )
 
 
@@ -199,7 +200,7 @@ def write_entries(outcomes: DataFrame, count: int, labels: Mapping[str, str], ou
     """Write X_aggregate_metrics.json.
 
     Args:
-        outcomes: Rows of `OUTCOME_SCHEMA`, labelled by server.
+        outcomes: Rows of `MEASURED_SCHEMA`, labelled by server.
         count: About how many they are.
         labels: Name of each server's run.
         output: X.jsonl.
@@ -213,7 +214,8 @@ def write_entries(outcomes: DataFrame, count: int, labels: Mapping[str, str], ou
 
 def aggregate_entries(outcomes: DataFrame, count: int, labels: Mapping[str, str]) -> Iterator[str]:
     """Yield the JSON of each server's entry, by label; arguments as for :func:`write_entries`."""
-    with profile_rows(outcomes, count, fan_out=True, text_ids=True) as passes:
+    whole = outcomes.repartition(partitions_for(count), "task_id")
+    with kept(passed(whole, fan_out=True, text_ids=True)) as passes:
         numbers = label_numbers(passes)
         perf = perf_numbers(passes, numbers)
         for server in sorted(filter(None, numbers), key=lambda server: labels[server]):

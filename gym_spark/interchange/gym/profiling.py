@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
-from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
@@ -19,12 +16,10 @@ from gym_spark.interchange.gym.jsonl import beside
 from gym_spark.interchange.gym.rows import REPEAT
 from gym_spark.interchange.gym_layout import agent_entries, merge_repeat_metrics, repeat_entry, statistic_keys
 from gym_spark.interchange.row_files import write_lines, write_text
-from gym_spark.results.agent_numbers import LabelNumbers, label_numbers, passed
+from gym_spark.results.agent_numbers import LabelNumbers, label_numbers
 from gym_spark.results.custom import CustomMetrics
+from gym_spark.results.pass_majority import finish
 from gym_spark.results.repeats import across_repeats
-
-#: Rollouts that one partition of the pass holds in memory.
-ROWS_PER_PARTITION: Final = 125_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,25 +42,6 @@ class ProfileFiles:
     def repeats(self) -> Path:
         """One entry per agent and repeat."""
         return beside(self.rollouts, "repeat_level_metrics.json")
-
-
-@contextmanager
-def profile_rows(outcomes: DataFrame, count: int, *, fan_out: bool, text_ids: bool) -> Iterator[DataFrame]:
-    """Give the rows of a pass over tasks (`PASS_SCHEMA`), kept until the end.
-
-    Args:
-        outcomes: Rows of `OUTCOME_SCHEMA`.
-        count: About how many they are.
-        fan_out: Groups are per task and label.
-        text_ids: Some task is known by a text.
-    """
-    partitions = max(2, -(-count // ROWS_PER_PARTITION))
-    kept = passed(outcomes, fan_out=fan_out, text_ids=text_ids, partitions=partitions)
-    kept = kept.persist(StorageLevel.MEMORY_AND_DISK)
-    try:
-        yield kept
-    finally:
-        kept.unpersist()
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +203,16 @@ def write_profile(
     write_lines(group_lines(passes, samples, custom.by_task), files.groups)
     write_text(files.agents, json.dumps(entries.agents, indent=2, allow_nan=False))
     write_text(files.repeats, json.dumps(entries.repeats, indent=2, allow_nan=False))
-    return [row for entry in entries.agents for row in _metric_rows(entry, numbers)]
+    rows = [row for entry in entries.agents for row in _metric_rows(entry, numbers)]
+    return rows + [row for label in sorted(filter(None, numbers)) for row in _curve_rows(label, numbers[label])]
+
+
+def _curve_rows(label: str, own: LabelNumbers) -> Iterator[JsonObject]:
+    """Yield pass@k, pass@1[avg-of-k] and majority@k over the rewards of a label, which the files do not have."""
+    about = {"denominator": "measured", "label": label, "n_tasks": own.sums.votes.tasks, "n_rollouts": own.sums.rows}
+    for name, value in finish(own.sums.curves).items():
+        if isinstance(value, float):
+            yield about | {"name": name, "value": value}
 
 
 def _metric_rows(entry: JsonObject, numbers: Mapping[str | None, LabelNumbers]) -> Iterator[JsonObject]:

@@ -1,0 +1,174 @@
+"""Plan, rollouts and verdicts of whole tasks become one row per planned rollout, on a worker. No pyspark.
+
+A join by numpy in place of Spark's: the three meet in one shuffle of narrow rows, and finding a rollout's newest
+verdict or standing attempt takes no aggregate over structs, for which Spark sorts. Nothing loops over rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gym_spark.results.describe import Ints
+from gym_spark.tables.schemas import MEASURES
+
+_KEY: Final = [
+    pa.field("task_id", pa.string(), nullable=False),
+    pa.field("rollout_index", pa.int32(), nullable=False),
+]
+_PLANNED: Final = [
+    pa.field("task_index", pa.int64()),
+    pa.field("shard", pa.int32()),
+    pa.field("label", pa.string()),
+]
+#: Of the attempt that stands: the completed one, else the newest.
+_STANDING: Final = [
+    pa.field("state", pa.string()),
+    pa.field("failure_kind", pa.string()),
+    pa.field("answer_state", pa.string()),
+    pa.field("latency_ms", pa.float64()),
+    pa.field("measures", MEASURES),
+]
+#: Over all attempts: sums, and the first start.
+_SUMMED: Final = [pa.field("input_tokens", pa.int64()), pa.field("output_tokens", pa.int64())]
+_STARTED: Final = pa.field("started_at", pa.timestamp("us", tz="UTC"))
+_JUDGED: Final = [
+    pa.field("verdict", pa.string()),
+    pa.field("reward", pa.float64()),
+    pa.field("reason", pa.string()),
+    pa.field("scores", MEASURES),
+    pa.field("extracted_answer", pa.string()),
+]
+_ATTEMPT: Final = pa.field("attempt", pa.int32())
+
+#: What leaves, one row per planned rollout: `state` is completed, failed or missing, `verdict` null without one, and
+#: `reward` null unless scored.
+OUTCOMES_SCHEMA: Final = pa.schema([*_KEY, *_PLANNED, *_STANDING, *_SUMMED, _STARTED, *_JUDGED])
+
+#: What enters: the rows of all three; each has one of the structs.
+SOURCES_SCHEMA: Final = pa.schema(
+    [
+        *_KEY,
+        pa.field("plan", pa.struct(_PLANNED)),
+        pa.field("rollout", pa.struct([_ATTEMPT, *_STANDING, *_SUMMED, _STARTED])),
+        pa.field("judgement", pa.struct([_ATTEMPT, *_JUDGED, pa.field("verified_at", pa.timestamp("us", tz="UTC"))])),
+    ]
+)
+
+
+def assembled(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Join what one partition holds.
+
+    Args:
+        batches: Rows of `SOURCES_SCHEMA`, of whole tasks, in any order.
+
+    Yields:
+        Rows of `OUTCOMES_SCHEMA`, in the order of tasks and repeats.
+    """
+    arrived = [batch for batch in batches if batch.num_rows]
+    if not arrived:
+        return
+    table = pa.Table.from_batches(arrived).cast(SOURCES_SCHEMA).combine_chunks()
+    codes = np.asarray(table["task_id"].combine_chunks().dictionary_encode().indices, dtype=np.int64)
+    keys = (codes << 32) | np.asarray(table["rollout_index"], dtype=np.int64)
+    planned, wanted, places = _part(table, "plan", keys)
+    order = np.lexsort((wanted, np.asarray(planned["task_index"])))
+    planned, wanted, places = planned.take(pa.array(order)), wanted[order], places[order]
+
+    rollouts = _Rollouts(*_part(table, "rollout", keys)[:2])
+    standing, attempts = rollouts.of(wanted)
+    judgements, judged, _ = _part(table, "judgement", keys)
+    verdicts = _newest(judgements, judged, wanted, attempts)
+    taken = {field.name: table[field.name].take(pa.array(places)) for field in _KEY}
+    taken |= {field.name: planned[field.name] for field in _PLANNED}
+    taken |= {field.name: _taken(rollouts.table[field.name], standing) for field in _STANDING}
+    taken["state"] = pc.fill_null(taken["state"], "missing")
+    taken |= {field.name: rollouts.total(field.name, wanted) for field in _SUMMED}
+    taken["started_at"] = rollouts.first_start(wanted)
+    taken |= {field.name: _taken(judgements[field.name], verdicts) for field in _JUDGED}
+    scored = pc.fill_null(pc.equal(taken["verdict"], "scored"), False)
+    taken["reward"] = pc.if_else(scored, taken["reward"], pa.scalar(None, pa.float64()))
+    yield from pa.table(taken, schema=OUTCOMES_SCHEMA).to_batches(max_chunksize=4096)
+
+
+def _part(table: pa.Table, name: str, keys: Ints) -> tuple[pa.Table, Ints, Ints]:
+    """Return the rows that have one of the structs as a table of its fields, with their keys and places."""
+    structs = table[name].combine_chunks()
+    places = np.flatnonzero(np.asarray(pc.is_valid(structs)))
+    return pa.Table.from_struct_array(structs.take(pa.array(places))), keys[places], places
+
+
+def _taken(column: pa.ChunkedArray, places: Ints) -> pa.ChunkedArray:
+    """Return the values at `places`, null where a place is -1."""
+    return column.take(pa.array(places, mask=places < 0))
+
+
+def _find(sorted_keys: Ints, wanted: Ints) -> Ints:
+    """Return where each wanted key stands among sorted distinct keys, -1 where it does not."""
+    if not len(sorted_keys):
+        return np.full(len(wanted), -1, np.int64)
+    at = np.minimum(np.searchsorted(sorted_keys, wanted), len(sorted_keys) - 1)
+    return np.where(sorted_keys[at] == wanted, at, -1)
+
+
+class _Rollouts:
+    """The stored attempts, in the order of rollouts; of each rollout, the one that stands last."""
+
+    def __init__(self, table: pa.Table, keys: Ints) -> None:
+        completed = np.asarray(pc.fill_null(pc.equal(table["state"], "completed"), False))
+        order = np.lexsort((_numbers(table["attempt"]), completed, keys))
+        self.table = table.take(pa.array(order))
+        self._keys, self._starts = np.unique(keys[order], return_index=True)
+
+    def of(self, wanted: Ints) -> tuple[Ints, Ints]:
+        """Return the row of each rollout's attempt that stands, and its number; -1 where nothing is stored."""
+        found = _find(self._keys, wanted)
+        if not len(self._keys):
+            return found, found
+        last = np.append(self._starts[1:], self.table.num_rows)[found] - 1
+        return np.where(found < 0, -1, last), np.where(found < 0, -1, _numbers(self.table["attempt"])[last])
+
+    def total(self, name: str, wanted: Ints) -> pa.Array:
+        """Return a column's sum over each rollout's attempts, null where none tells it."""
+        return self._over_attempts(name, wanted, np.add, 0)
+
+    def first_start(self, wanted: Ints) -> pa.Array:
+        """Return when each rollout's first attempt began."""
+        return self._over_attempts("started_at", wanted, np.minimum, np.iinfo(np.int64).max).cast(_STARTED.type)
+
+    def _over_attempts(self, name: str, wanted: Ints, how: np.ufunc, neutral: int) -> pa.Array:
+        found = _find(self._keys, wanted)
+        if not len(self._keys):
+            return pa.nulls(len(wanted), pa.int64())
+        column = self.table[name].cast(pa.int64())
+        known, values = np.asarray(pc.is_valid(column)), np.asarray(pc.fill_null(column, neutral))
+        told = np.logical_or.reduceat(known, self._starts)[found] & (found >= 0)
+        return pa.array(how.reduceat(values, self._starts)[found], pa.int64(), mask=~told)
+
+
+def _newest(judgements: pa.Table, keys: Ints, wanted: Ints, attempts: Ints) -> Ints:
+    """Return the row of the newest verdict on each wanted attempt, -1 where there is none.
+
+    Two verify jobs at once may both have judged a rollout; the newest verdict stands, and it counts once.
+    """
+    if not len(keys):
+        return np.full(len(wanted), -1, np.int64)
+    tries, at = _numbers(judgements["attempt"]), _numbers(judgements["verified_at"].cast(pa.int64()))
+    order = np.lexsort((at, tries, keys))
+    rollout, tries = keys[order], tries[order]
+    last = np.append((rollout[1:] != rollout[:-1]) | (tries[1:] != tries[:-1]), True)
+    rollout, tries, places = rollout[last], tries[last], order[last]
+    # Key and attempt as one number: few attempts per rollout, so the rank of a rollout leaves room for them.
+    known, ranks = np.unique(rollout, return_inverse=True)
+    room = max(int(tries.max()), int(attempts.max(initial=0))) + 2
+    rank = _find(known, wanted)
+    found = _find(ranks * room + tries, np.where((rank < 0) | (attempts < 0), -1, rank * room + attempts))
+    return np.where(found < 0, -1, places[found])
+
+
+def _numbers(column: pa.ChunkedArray) -> Ints:
+    return np.asarray(column, dtype=np.int64)

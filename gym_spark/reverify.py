@@ -1,0 +1,257 @@
+"""`eval reverify`: stored rollouts are judged once more. No model is asked for an answer, and older verdicts stay."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from typing import Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from gym_spark.config import JsonObject, PartSpec
+from gym_spark.connection import Say
+from gym_spark.errors import ConfigError, did_you_mean
+from gym_spark.ledger import verification_id_of
+from gym_spark.planning import tasks_of
+from gym_spark.reporting import run_outcomes
+from gym_spark.results.flips import Change, change_between
+from gym_spark.results.outcomes import kept
+from gym_spark.rollout.adoption import in_share
+from gym_spark.rollout.share import WHOLE, Share
+from gym_spark.tables.keys import ATTEMPT_KEY, ROLLOUT_KEY
+from gym_spark.tables.lake import SPARK_ERRORS, Lake, first_line
+from gym_spark.tables.runs import RunRecord, versions
+from gym_spark.tables.schemas import REVERIFICATIONS, ROLLOUTS, VERIFICATIONS
+from gym_spark.verify.base import Verifier, check_sandbox, load_verifier, verifier_digest
+from gym_spark.verify.stage import judge_failed, unverified, verdicts
+
+#: Wall-clock limit of one verdict in a child process.
+VERIFY_LIMIT_S: Final = 10.0
+#: Rollouts whose verdicts are one commit: a kill costs the verdicts of one such unit.
+UNIT_ROWS: Final = 100_000
+SLOW_UNIT_ROWS: Final = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which stored rollouts are judged.
+
+    Attributes:
+        tasks: Ids; none means all.
+        where: A condition in SQL over the columns of `rollouts` and the tasks' `metadata`.
+        judge_failed_only: Only those whose newest verdict of this verification is ``judge_failed``.
+    """
+
+    tasks: tuple[str, ...] = ()
+    where: str | None = None
+    judge_failed_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Reverification:
+    """What a reverification did.
+
+    Attributes:
+        verification_id: Its name.
+        compared_with: The verification that it is compared with, the run's own.
+        unsafe: The verdicts were forced and may mean nothing.
+        judged: Verdicts that were added, failed rollouts' included.
+    """
+
+    run_id: str
+    verification_id: str
+    compared_with: str
+    verifier: PartSpec
+    unsafe: bool
+    judged: int
+    change: Change
+
+    def to_json(self) -> str:
+        """Return it as strict JSON."""
+        shown = asdict(self) | {"verifier": self.verifier.model_dump(mode="json")}
+        return json.dumps(shown, indent=2, allow_nan=False)
+
+
+def reverify(
+    lake: Lake,
+    record: RunRecord,
+    verifier: PartSpec,
+    *,
+    verification_id: str | None = None,
+    selection: Selection | None = None,
+    resume: bool = False,
+    force: bool = False,
+    share: Share = WHOLE,
+    sandbox: str = "off",
+    say: Say = print,
+) -> Reverification:
+    """Judge a run's stored rollouts with a verifier; the verdicts are a verification of their own.
+
+    Args:
+        lake: The lake.
+        record: The run.
+        verifier: Which verifier, with which parameters.
+        verification_id: Name of the verification; made from verifier and parameters unless given.
+        selection: Which rollouts; None: all.
+        resume: The verification exists: judge what it has no verdict on.
+        force: Also where the verifier needs more than what is stored; the verdicts are then marked `unsafe`.
+        share: The part of the shards to judge, of several parallel jobs.
+        sandbox: Where model-written code may run (`RunSpec.sandbox`).
+        say: Told how far it is.
+
+    Raises:
+        ConfigError: the verifier is wrong, or cannot judge stored rollouts; the verification exists, or is another
+            verifier's; a selection is wrong. Nothing was written.
+    """
+    selection = selection or Selection()
+    loaded = load_verifier(verifier.name, verifier.params)
+    check_sandbox(verifier.name, loaded, sandbox)
+    unsafe = _is_unsafe(verifier.name, loaded, force=force)
+    name = verification_id or verification_id_of(verifier)
+    run_id = record.spec.run_id
+    lake.ensure(VERIFICATIONS, REVERIFICATIONS)
+    _check_name(lake, run_id, name, verifier, goes_on=resume or selection.judge_failed_only)
+
+    rollouts = lake.read(ROLLOUTS, run_id=run_id).where(in_share(share))
+    judged = _judged(lake, run_id, name)
+    chosen = _chosen(rollouts, tasks_of(lake, record), selection, judged)
+    known = None if selection.judge_failed_only else judged
+    todo = unverified(rollouts, tasks_of(lake, record), known, chosen=chosen)
+    count = todo.count()
+    if count:
+        _note(lake, record, name, verifier, selection, unsafe=unsafe)
+    rows = SLOW_UNIT_ROWS if loaded.isolated or loaded.wants_sandbox or loaded.mode == "judge" else UNIT_ROWS
+    units = -(-count // rows)
+    for unit in range(units):
+        part = todo.where(F.pmod(F.xxhash64(*ROLLOUT_KEY), F.lit(units)) == unit) if units > 1 else todo
+        verdict_rows = verdicts(
+            part, run_id=run_id, verification_id=name, verifier=verifier, limit_s=VERIFY_LIMIT_S, sandbox=sandbox
+        )
+        lake.append(VERIFICATIONS, verdict_rows.withColumn("unsafe", F.lit(True)) if unsafe else verdict_rows)
+        if units > 1:
+            say(f"{unit + 1} of {units} parts of {count} rollouts are judged.")
+    with (
+        kept(run_outcomes(lake, record)) as before,
+        kept(run_outcomes(lake, replace(record, verification_id=name))) as after,
+    ):
+        change = change_between(before, after)
+    return Reverification(run_id, name, record.verification_id, verifier, unsafe, count, change)
+
+
+def verification_of(lake: Lake, record: RunRecord, verification_id: str | None) -> tuple[RunRecord, bool]:
+    """Return the run with another verification as the one that counts, and whether its verdicts are unsafe.
+
+    Raises:
+        ConfigError: the run has no such verification.
+    """
+    if verification_id is None or verification_id == record.verification_id:
+        return record, False
+    noted = _noted(lake, record.spec.run_id)
+    if verification_id not in noted:
+        hint = did_you_mean(verification_id, [record.verification_id, *noted])
+        raise ConfigError(f"The run '{record.spec.run_id}' has no verification '{verification_id}'{hint}")
+    return replace(record, verification_id=verification_id), noted[verification_id]
+
+
+def _noted(lake: Lake, run_id: str) -> dict[str, bool]:
+    """Return the names of a run's reverifications, and whether some verdicts of each are unsafe."""
+    if not lake.exists(REVERIFICATIONS):
+        return {}
+    rows = lake.read(REVERIFICATIONS, run_id=run_id).groupBy("verification_id").agg(F.max("unsafe").alias("unsafe"))
+    return {row["verification_id"]: bool(row["unsafe"]) for row in rows.collect()}
+
+
+def own_verifier(record: RunRecord) -> PartSpec:
+    """Return the verifier that the run was made with.
+
+    Raises:
+        ConfigError: it was imported, and does not tell.
+    """
+    if record.spec.imported is not None:
+        raise ConfigError(
+            f"The run '{record.spec.run_id}' was imported, and what gave its rewards is not known here; name a "
+            "verifier with --verifier."
+        )
+    return record.spec.verifier
+
+
+def _is_unsafe(name: str, loaded: Verifier, *, force: bool) -> bool:
+    """Tell whether the verdicts must be marked, or refuse to make such."""
+    if loaded.mode in ("stateless", "judge"):
+        return False
+    if not force:
+        needs = "the live session of each rollout" if loaded.mode == "live_session" else "it does not say what"
+        raise ConfigError(
+            f"The verifier '{name}' needs more than what is stored ({needs}), so its verdicts would mean nothing; "
+            "nothing was judged. --force judges all the same, and marks each verdict as unsafe."
+        )
+    return True
+
+
+def _check_name(lake: Lake, run_id: str, name: str, verifier: PartSpec, *, goes_on: bool) -> None:
+    stored = lake.read(VERIFICATIONS, run_id=run_id, verification_id=name).select("verifier_digest").first()
+    if stored is None:
+        if goes_on:
+            raise ConfigError(f"The run '{run_id}' has no verification '{name}' to go on with; leave the flag out.")
+        return
+    if stored["verifier_digest"] != verifier_digest(verifier.name, verifier.params):
+        raise ConfigError(
+            f"The verification '{name}' of the run '{run_id}' was made by another verifier, or other parameters; take "
+            "another --verification-id."
+        )
+    if not goes_on:
+        raise ConfigError(
+            f"The run '{run_id}' has the verification '{name}'; add --resume to judge what it has no verdict on, or "
+            "take another --verification-id to judge everything anew."
+        )
+
+
+def _judged(lake: Lake, run_id: str, name: str) -> DataFrame | None:
+    """Return the verdicts of a verification; None if there are none, which saves the look for what is new."""
+    here = {"run_id": run_id, "verification_id": name}
+    return None if lake.is_empty(VERIFICATIONS, **here) else lake.read(VERIFICATIONS, **here)
+
+
+def _chosen(rollouts: DataFrame, tasks: DataFrame, selection: Selection, judged: DataFrame | None) -> DataFrame | None:
+    """Return the keys of the selected rollouts; None for all.
+
+    Raises:
+        ConfigError: the run has no such task, or the condition is wrong.
+    """
+    if selection == Selection():
+        return None
+    rows = rollouts
+    if selection.where is not None:
+        try:
+            rows = rows.join(tasks.select("task_id", "metadata"), on="task_id").where(F.expr(selection.where))
+            _ = rows.schema  # under Spark Connect a mistake shows only here
+        except SPARK_ERRORS as error:
+            raise ConfigError(f"--where '{selection.where}' cannot be used: {first_line(error)}") from error
+    rows = rows.select(*ATTEMPT_KEY)
+    if selection.tasks:
+        named = F.col("task_id").isin(*selection.tasks)
+        rows = rows.where(named)
+        found = {row["task_id"] for row in tasks.where(named).select("task_id").collect()}
+        if missing := sorted(set(selection.tasks) - found):
+            raise ConfigError(f"The run has no task '{missing[0]}'; --tasks takes ids as `eval export` shows them.")
+    if selection.judge_failed_only and judged is not None:
+        rows = rows.join(judge_failed(judged), on=list(ATTEMPT_KEY), how="left_semi")
+    return rows
+
+
+def _note(lake: Lake, record: RunRecord, name: str, verifier: PartSpec, selection: Selection, *, unsafe: bool) -> None:
+    chosen: Mapping[str, object] = {key: value for key, value in asdict(selection).items() if value}
+    row: JsonObject = {
+        "run_id": record.spec.run_id,
+        "verification_id": name,
+        "recorded_at": datetime.now(UTC),
+        "verifier": verifier.model_dump_json(),
+        "verifier_digest": verifier_digest(verifier.name, verifier.params),
+        "selection": json.dumps(chosen) if chosen else None,
+        "unsafe": unsafe,
+        "versions": json.dumps(versions({"spark": lake.spark.version})),
+    }
+    lake.append_rows(REVERIFICATIONS, [row])
