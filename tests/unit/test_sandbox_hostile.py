@@ -44,6 +44,18 @@ for name in ["1", "self", str(os.getppid()), "thread-self", *map(str, range(2, 3
     except OSError:
         pass
 raise Exception(got)""",
+    "forge_the_report_of_its_end": """
+import os
+opened = []
+for name in ["mem", *(f"fd/{number}" for number in range(3, 300))]:
+    for mode in (os.O_RDWR, os.O_WRONLY):
+        try:
+            opened.append(os.open(f"/proc/{os.getppid()}/{name}", mode))
+        except OSError:
+            pass
+for number in opened:
+    os.write(number, b"ended 0 0.1\\n")
+raise Exception("FOR" "GED" if opened else "nothing")""",
     "read_the_run_s_config": "raise Exception(open('PLACE').read())",
     "list_its_folder": "import os\nraise Exception('LIST' 'ED', os.listdir(os.path.dirname('PLACE')))",
     "overwrite_it": "open('PLACE', 'w').write('gone')",
@@ -160,7 +172,7 @@ def test_p60_hostile_answers_fail_leak_nothing_leave_nothing_and_the_next_is_gra
     }
     assert wrong == {}
     assert [verdict[:2] for verdict in verdicts[1::2]] == [["scored", 1.0]] * len(named), "the next row"
-    for hidden in (secret, config.strip(), "LISTED"):
+    for hidden in (secret, config.strip(), "LISTED", "FORGED"):
         assert hidden not in done.stdout + done.stderr
     assert (place.read_text(), place.stat().st_mode & 0o777) == (config, 0o666)
     assert os.listdir(place.parent) == ["run.yaml"]

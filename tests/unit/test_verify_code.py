@@ -69,9 +69,8 @@ def judge(verifier: Verifier, inputs: dict[str, Any], answer: str | None) -> Ver
         "P25 body only", "body of lines", "tab", "closing mark", "body in a fence", "whole function",
         "example after it", "reasoning with code", "future import", "main block", "prints", "dataclass",
         "prompt without line end", "prompt without line end, lines", "imports of the prompt",
-        "helper of the prompt, body",
-        "helper of the prompt, whole", "no prompt", "lambda, unicode", "asserts", "CRLF", "setup",
-        "conversation", "conversation in a fence", "blanks at ends", "unicode in and out",
+        "helper of the prompt, body", "helper of the prompt, whole", "no prompt", "lambda, unicode", "asserts", "CRLF",
+        "setup", "conversation", "conversation in a fence", "blanks at ends", "unicode in and out",
     ],
 )  # fmt: skip
 def test_right_code_passes(verifier: Verifier, inputs: dict[str, Any], answer: str) -> None:

@@ -13,8 +13,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final
 
+from gym_spark.errors import ConfigError
 from gym_spark.verify.sandbox.base import Limits, Outcome, Sandbox, SandboxError
-from gym_spark.verify.sandbox.process import Confinement, UidCycle, memory_file, needed_paths, run_confined
+from gym_spark.verify.sandbox.process import Confinement, memory_file, needed_paths, run_confined
+from gym_spark.verify.sandbox.users import NAMESPACES, UidCycle, can_become_others
 
 _FOLDER: Final = "/w"
 _FOLDER_BYTES: Final = 2  # times the limit of one file: the folder holds the program too
@@ -27,13 +29,13 @@ class Bubblewrap(Sandbox):
     """Runs each program in new namespaces: no network but an own loopback, no other process, files only in memory.
 
     Started as root, bubblewrap makes them with root's rights, and the launcher then becomes a user that nobody is, who
-    has neither a capability nor a file. Started by another user, it makes them in a user namespace of its own.
+    has neither a capability nor a file. Started without such rights, it makes them in a user namespace of their own.
     """
 
     name = "bubblewrap"
 
     def __init__(self) -> None:
-        self._uids = UidCycle() if os.getuid() == 0 else None
+        self._uids = UidCycle() if can_become_others(NAMESPACES) else None
 
     @cached_property
     def _program(self) -> str:
@@ -54,6 +56,8 @@ class Bubblewrap(Sandbox):
 
     def run_once(self, files: Mapping[str, bytes], argv: Sequence[str], stdin: bytes, limits: Limits) -> Outcome:
         """Run a program as `Sandbox.run` says."""
+        if limits.may_fork and self._uids is None and os.getuid() == 0:
+            raise ConfigError("Programs of root may not start others: the kernel does not limit how many.")
         uid = None if self._uids is None else self._uids.take()
         inside = Confinement.of(argv, _FOLDER, limits, uid=uid, supervised=True)
         with ExitStack() as stack:
@@ -106,7 +110,9 @@ class Bubblewrap(Sandbox):
         words += ["--perms", "0777", "--size", str(_FOLDER_BYTES * limits.file_bytes), "--tmpfs", _FOLDER]
         for name, content in held.items():
             words += ["--perms", "0644", "--file", str(content), f"{_FOLDER}/{name}"]
-        return [*words, "--symlink", _FOLDER, "/tmp", "--remount-ro", "/", "--chdir", _FOLDER]
+        if not any(path.startswith("/tmp/") for path in needed_paths()):
+            words += ["--symlink", _FOLDER, "/tmp"]
+        return [*words, "--remount-ro", "/", "--chdir", _FOLDER]
 
 
 def _wait_for_end(status: int) -> None:
@@ -118,7 +124,9 @@ def _wait_for_end(status: int) -> None:
     except (BlockingIOError, ProcessLookupError, ValueError):
         return  # nothing was started, or it has ended
     try:
-        if not select.select([end], [], [], _GONE_S)[0]:
+        poll = select.poll()
+        poll.register(end, select.POLLIN)
+        if not poll.poll(1000 * _GONE_S):
             raise SandboxError("the processes of the sandbox did not end")
     finally:
         os.close(end)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,14 +14,8 @@ from typing import Final
 from gym_spark.errors import ConfigError
 from gym_spark.verify.sandbox.base import Limits, Outcome, Sandbox, SandboxError
 from gym_spark.verify.sandbox.launcher import landlock_version
-from gym_spark.verify.sandbox.process import (
-    TASKS,
-    Confinement,
-    UidCycle,
-    needed_paths,
-    others_can_read_python,
-    run_confined,
-)
+from gym_spark.verify.sandbox.process import TASKS, Confinement, needed_paths, run_confined
+from gym_spark.verify.sandbox.users import CARE, UidCycle, can_become_others, others_can_read_python
 
 _READABLE: Final = ("/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/dev/urandom", "/dev/zero")
 
@@ -38,10 +33,12 @@ class Landlock(Sandbox):
     name = "landlock"
 
     def __init__(self) -> None:
-        self._uids = UidCycle() if os.getuid() == 0 and others_can_read_python() else None
+        self._uids = UidCycle() if can_become_others(CARE) and others_can_read_python() else None
 
     def version(self) -> str:
         """Return the version of the kernel's interface, and whose rights programs have."""
+        if sys.platform != "linux":
+            raise SandboxError("it needs Linux")
         return f"{landlock_version()} ({'its own' if self._uids else 'the same'} user)"
 
     def run_once(self, files: Mapping[str, bytes], argv: Sequence[str], stdin: bytes, limits: Limits) -> Outcome:

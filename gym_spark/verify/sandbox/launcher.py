@@ -111,7 +111,7 @@ REFUSED_IN_SIGHT = {
     "ioprio_set": (251, 30),
     "tkill": (200, 130),
 }
-#: Allowed on oneself only; the number of the process is the first argument.
+#: Allowed on oneself only, where a program has no other process; its number is the first argument.
 ON_ITSELF = {
     "kill": (62, 129),
     "tgkill": (234, 131),
@@ -179,6 +179,7 @@ def filter_program(may_fork: bool, in_sight: bool) -> list[Rule]:
     deny({"clone3": CLONE3}, ERRNO | ENOSYS)
     if in_sight:
         deny(REFUSED_IN_SIGHT, ERRNO | EPERM)
+    if not may_fork:
         for numbers in ON_ITSELF.values():
             rules += [(EQUAL, 0, 5, numbers[column]), (LOAD, 0, 0, FIRST_ARGUMENT), (EQUAL, 2, 0, os.getpid())]
             # 0 means itself, or its group, which is a new one.
@@ -283,10 +284,11 @@ def supervise(report: int) -> None:
 
     For the first process of a PID namespace: nothing in the namespace can end it, and all of it ends with it.
     """
+    # Its memory and files are closed to a program of the same user; that becomes open to itself again by its start.
+    checked(libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0), "dumpable")
     child = os.fork()
     if not child:
         return
-    checked(libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0), "dumpable")  # its memory is closed to a program of the same user
     ended = 0
     while ended != child:
         ended, status, used = os.wait4(-1, 0)

@@ -6,7 +6,6 @@ import math
 import os
 import selectors
 import signal
-import stat
 import subprocess
 import sys
 import time
@@ -24,10 +23,6 @@ from gym_spark.verify.sandbox.base import Kind, Limits, Outcome, SandboxError
 START_LIMIT_S: Final = 60.0
 #: Threads and processes of one program.
 TASKS: Final = 64
-#: Users that nobody is, taken in turn where a sandbox starts as root: the kernel counts processes by user, and counts
-#: those that have just ended for a while, so that one user for all would fail to start some.
-FIRST_UID: Final = 60001
-UIDS: Final = 200
 #: Seconds between two looks at what the program has written to disk.
 _LOOK_S: Final = 0.1
 #: Seconds for the last of the output to arrive after the program's end.
@@ -85,7 +80,7 @@ def _launcher() -> str:
 @cache
 def interpreter() -> str:
     """Return the Python that runs programs: this one, outside any virtual environment."""
-    return str(Path(sys.executable).resolve())
+    return str(Path(getattr(sys, "_base_executable", sys.executable)).resolve())
 
 
 def needed_paths() -> list[str]:
@@ -98,26 +93,6 @@ def needed_paths() -> list[str]:
         for part in ("bin", "lib", "lib64")
         if (prefix / part).is_dir()
     )
-
-
-@cache
-def others_can_read_python() -> bool:
-    """Tell whether any user of this machine may run the interpreter; below a home folder that is often not so."""
-    places = [Path(interpreter()), *map(Path, needed_paths())]
-    parents = {parent for place in places for parent in (place, *place.parents)}
-    return all(parent.stat().st_mode & stat.S_IXOTH for parent in parents)
-
-
-class UidCycle:
-    """Gives out user numbers in turn, from a start that differs between processes."""
-
-    def __init__(self) -> None:
-        self._next = os.getpid() * 7
-
-    def take(self) -> int:
-        """Return the next one; a race between threads at worst gives one twice, which costs nothing."""
-        self._next += 1
-        return FIRST_UID + self._next % UIDS
 
 
 @contextmanager
@@ -264,20 +239,13 @@ def _end(process: subprocess.Popen[bytes]) -> float:
 def _drain(watched: _Watched) -> None:
     """Read what is left in the pipes, whose last writers are about to end."""
     deadline = time.monotonic() + _DRAIN_S
-    for fd in watched.streams:
-        os.set_blocking(fd, False)
-        while time.monotonic() < deadline and watched.ended_by is None:
-            try:
-                chunk = os.read(fd, 1 << 16)
-            except BlockingIOError:
-                time.sleep(0.002)
-                continue
-            if not chunk:
-                break
-            held = watched.streams[fd]
-            held += chunk[: watched.limits.output_bytes - len(held)]
-            if len(held) >= watched.limits.output_bytes:
-                watched.ended_by = ("exec_violation", "output")
+    with selectors.DefaultSelector() as selector:
+        for fd in watched.streams:
+            selector.register(fd, selectors.EVENT_READ)
+        while watched.ended_by is None and selector.get_map() and time.monotonic() < deadline:
+            for key, _ in selector.select(deadline - time.monotonic()):
+                if not _read(watched, key.fd):
+                    selector.unregister(key.fd)
 
 
 def _outcome(watched: _Watched, stdout: bytes, stderr: bytes, cpu_s: float) -> Outcome:
@@ -288,10 +256,11 @@ def _outcome(watched: _Watched, stdout: bytes, stderr: bytes, cpu_s: float) -> O
         _, status, used = told.pop().split()
         code, cpu_s = os.waitstatus_to_exitcode(int(status)), float(used)
     elif watched.supervised and watched.ended_by is None:
-        told.append("it ended before the program")
+        told.append("it ended before the program did")
     if ready != "ready" or told:
-        shown = "; ".join([ready, *told]).removeprefix("ready; ") or stderr.decode("utf-8", "replace").strip()[-500:]
-        raise SandboxError(f"the sandbox could not run the program ({shown or 'it said nothing'})")
+        if ready != "ready":
+            told = [ready or stderr.decode("utf-8", "replace").strip()[-500:], *told]
+        raise SandboxError(f"the sandbox could not run the program ({'; '.join(filter(None, told))})")
     kind, reason = watched.ended_by or _told_by(code, cpu_s, watched.limits)
     return Outcome(kind, code, stdout, stderr, cpu_s, watched.wall_s, reason)
 
