@@ -18,7 +18,8 @@ from gym_spark.rollout.staging import Stop
 from gym_spark.tables.lake import SPARK_ERRORS, Lake, first_line
 from gym_spark.tables.runs import RunRecord, Status, check_resumable, record_run, versions
 from gym_spark.tables.schemas import METRICS, ROLLOUTS, RUNS, TASK_PROFILES, VERIFICATIONS
-from gym_spark.verify.base import verifier_digest
+from gym_spark.verify.base import load_verifier, verifier_digest
+from gym_spark.verify.sandbox.choice import sandbox_description
 
 _GOES_ON: Final = "what was finished is stored, and --resume goes on from there."
 
@@ -69,6 +70,8 @@ def plan_run(
     spec = spec.model_copy(update={"dataset_version": version.version})
     count = limit_count(spec.limit, version.tasks) if spec.limit is not None else version.tasks
     served = {} if spec.endpoint.urls else {"server": local_server_version()}
+    if load_verifier(spec.verifier.name, spec.verifier.params).wants_sandbox:
+        served["sandbox"] = sandbox_description(spec.sandbox)
     record = RunRecord(
         spec=spec,
         status="running",

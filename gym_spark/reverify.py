@@ -27,6 +27,7 @@ from gym_spark.tables.lake import SPARK_ERRORS, Lake, first_line
 from gym_spark.tables.runs import RunRecord, versions
 from gym_spark.tables.schemas import REVERIFICATIONS, ROLLOUTS, VERIFICATIONS
 from gym_spark.verify.base import Verifier, check_judge, check_sandbox, load_verifier, verifier_digest
+from gym_spark.verify.sandbox.choice import sandbox_description
 from gym_spark.verify.stage import judge_failed, unverified, verdicts
 
 #: Wall-clock limit of one verdict in a child process.
@@ -136,7 +137,16 @@ def reverify(
     if count and loaded.needs_judge and judge is not None and preflight:
         preflight_judge(judge, say)
     if count:
-        _note(lake, record, name, verifier, selection, unsafe=unsafe, judge=judge)
+        _note(
+            lake,
+            record,
+            name,
+            verifier,
+            selection,
+            unsafe=unsafe,
+            judge=judge,
+            sandbox=sandbox if loaded.wants_sandbox else None,
+        )
     rows = SLOW_UNIT_ROWS if loaded.isolated or loaded.wants_sandbox or loaded.needs_judge else UNIT_ROWS
     units = -(-count // rows)
     for unit in range(units):
@@ -272,7 +282,9 @@ def _note(
     *,
     unsafe: bool,
     judge: EndpointSpec | None,
+    sandbox: str | None,
 ) -> None:
+    sandboxed = {} if sandbox is None else {"sandbox": sandbox_description(sandbox)}
     chosen: Mapping[str, object] = {key: value for key, value in asdict(selection).items() if value}
     row: JsonObject = {
         "run_id": record.spec.run_id,
@@ -282,6 +294,6 @@ def _note(
         "verifier_digest": verifier_digest(verifier.name, verifier.params, judge),
         "selection": json.dumps(chosen) if chosen else None,
         "unsafe": unsafe,
-        "versions": json.dumps(versions({"spark": lake.spark.version})),
+        "versions": json.dumps(versions({"spark": lake.spark.version, **sandboxed})),
     }
     lake.append_rows(REVERIFICATIONS, [row])

@@ -355,7 +355,7 @@ def needed_inputs(name: str) -> tuple[str, ...]:
 
 
 def verifier_digest(name: str, params: Mapping[str, Any], judge: EndpointSpec | None = None) -> str:
-    """Return the digest of what decides a verdict: name, parameters, version with that of its libraries, judge model."""
+    """Return the digest of what decides a verdict: name, parameters, version with its libraries', model of a judge."""
     verifier = load_verifier(name, params)
     decides: JsonObject = {"name": name, "params": dict(params), "version": verifier.version}
     if verifier.needs_judge and judge is not None:

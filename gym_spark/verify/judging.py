@@ -1,4 +1,4 @@
-"""Verifiers that ask a model: judgeable rollouts enter, many are judged at once, verdicts leave in the rollouts' order."""
+"""Verifiers that ask a model: judgeable rollouts enter, many are judged at once, verdicts leave in their order."""
 
 from __future__ import annotations
 

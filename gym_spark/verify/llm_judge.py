@@ -27,8 +27,8 @@ TEMPLATES: Final = {
     + (
         "Grade an answer by a rubric.\n\n<question>\n{question}\n</question>\n\n<rubric>\n{rubric}\n</rubric>\n\n"
         "<given>\n{generated_answer}\n</given>\n\n"
-        "Think briefly, then write the share of the rubric that the answer meets, from [[0]] to [[1]], such as [[0.5]], "
-        "and nothing after it."
+        "Think briefly, then write the share of the rubric that the answer meets, from [[0]] to [[1]], such as "
+        "[[0.5]], and nothing after it."
     ),
     "pairwise": _NOTE
     + (

@@ -12,7 +12,7 @@ import pytest
 
 from gym_spark.errors import ConfigError
 from gym_spark.tables.schemas import VERIFICATIONS
-from gym_spark.verify.base import Judgeable, Verdict, Verifier, verifier_digest
+from gym_spark.verify.base import Judgeable, Verdict, Verifier, load_verifier, verifier_digest
 from gym_spark.verify.worker import BATCH_CHARS, COLUMNS_IN, columns_in, judge_batches
 
 SCHEMA = pa.schema(
@@ -27,6 +27,7 @@ SCHEMA = pa.schema(
         ("response", pa.string()),
         ("environment_reward", pa.float64()),
         ("verifier_inputs", pa.string()),
+        ("responses_create_params", pa.string()),
     ]
 )
 
@@ -89,6 +90,7 @@ def row(number: int, **other: Any) -> dict[str, Any]:
         "response": '{"status": "completed"}',
         "environment_reward": None,
         "verifier_inputs": '{"expected_answer": "4"}',
+        "responses_create_params": None,
     } | other
 
 
@@ -106,8 +108,10 @@ def judged(rows: list[dict[str, Any]], name: str, limit_s: float = 10.0) -> list
 
 def test_the_input_columns_are_the_documented_ones() -> None:
     assert tuple(SCHEMA.names) == COLUMNS_IN
-    assert columns_in(Picky()) == SCHEMA.names
-    assert columns_in(Long()) == [name for name in SCHEMA.names if name != "response"]
+    small = [name for name in SCHEMA.names if name not in ("response", "responses_create_params")]
+    assert columns_in(Long()) == small
+    assert set(columns_in(Picky())) - set(small) == {"response"}
+    assert set(columns_in(load_verifier("llm_judge", {}))) - set(small) == {"responses_create_params"}
 
 
 def test_every_row_has_the_tables_schema_and_the_runs_constants() -> None:
@@ -120,6 +124,7 @@ def test_every_row_has_the_tables_schema_and_the_runs_constants() -> None:
     assert found == {
         "run_id": "r",
         "verification_id": "v",
+        "unsafe": None,
         "task_id": "t1",
         "rollout_index": 0,
         "attempt": 1,
