@@ -6,33 +6,28 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from typing import Final
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from gym_spark.config import EndpointSpec, JsonObject, PartSpec
 from gym_spark.connection import Say, preflight_judge
-from gym_spark.errors import ConfigError, did_you_mean
-from gym_spark.judging import judged
+from gym_spark.errors import ConfigError, StorageError, did_you_mean
+from gym_spark.judging import judge_and_store
 from gym_spark.ledger import verification_id_of
 from gym_spark.planning import asked, tasks_of
 from gym_spark.reporting import run_outcomes
 from gym_spark.results.flips import Change, change_between
 from gym_spark.results.outcomes import kept
 from gym_spark.rollout.adoption import in_share
-from gym_spark.rollout.share import WHOLE, Share
-from gym_spark.tables.keys import ATTEMPT_KEY, ROLLOUT_KEY
+from gym_spark.rollout.share import WHOLE, Share, check_share
+from gym_spark.tables.keys import ATTEMPT_KEY
 from gym_spark.tables.lake import SPARK_ERRORS, Lake, first_line
 from gym_spark.tables.runs import RunRecord, versions
 from gym_spark.tables.schemas import REVERIFICATIONS, ROLLOUTS, VERIFICATIONS
 from gym_spark.verify.base import Verifier, check_judge, check_sandbox, load_verifier, verifier_digest
 from gym_spark.verify.sandbox.choice import sandbox_description
 from gym_spark.verify.stage import judge_failed, unverified
-
-#: Rollouts whose verdicts are one commit: a kill costs the verdicts of one such unit.
-UNIT_ROWS: Final = 100_000
-SLOW_UNIT_ROWS: Final = 2_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,49 +113,52 @@ def reverify(
     name = verification_id or verification_id_of(verifier, judge)
     run_id = record.spec.run_id
     lake.ensure(VERIFICATIONS, REVERIFICATIONS)
-    _check_name(
-        lake,
-        run_id,
-        name,
-        verifier_digest(verifier.name, verifier.params, judge),
-        goes_on=resume or selection.judge_failed_only,
-    )
+    digest = verifier_digest(verifier.name, verifier.params, judge)
+    goes_on = resume or selection.judge_failed_only
+    # Jobs that share a verification out join it, whichever begins first.
+    _check_name(lake, run_id, name, digest, goes_on=goes_on, joins=share != WHOLE)
+    if share != WHOLE:
+        shards = tasks_of(lake, record).agg(F.max("shard").alias("last")).first()
+        check_share(share, 1 + (shards["last"] if shards is not None else 0), record.spec.benchmark)
 
     rollouts = lake.read(ROLLOUTS, run_id=run_id).where(in_share(share))
     known = _verdicts_of(lake, run_id, name)
     chosen = _chosen(rollouts, tasks_of(lake, record), selection, known)
     passed_over = None if selection.judge_failed_only else known
     todo = unverified(rollouts, asked(lake, record), passed_over, chosen=chosen)
-    count = todo.count()
+    count = _count(todo, selection)
     if count and loaded.needs_judge and judge is not None and preflight:
         preflight_judge(judge, say)
     if count:
-        _note(
+        used = sandbox if loaded.wants_sandbox else None
+        _note(lake, record, name, verifier, selection, unsafe=unsafe, judge=judge, sandbox=used)
+    with kept(run_outcomes(lake, record)) as before:
+        before.count()  # as it is now: the verification that is completed may be the run's own
+        judge_and_store(
             lake,
-            record,
-            name,
-            verifier,
-            selection,
-            unsafe=unsafe,
+            todo,
+            run_id=run_id,
+            verification_id=name,
+            verifier=verifier,
+            sandbox=sandbox,
             judge=judge,
-            sandbox=sandbox if loaded.wants_sandbox else None,
+            share=share,
+            unsafe=unsafe,
+            count=count,
+            say=say,
         )
-    rows = SLOW_UNIT_ROWS if loaded.isolated or loaded.wants_sandbox or loaded.needs_judge else UNIT_ROWS
-    units = -(-count // rows)
-    for unit in range(units):
-        part = todo.where(F.pmod(F.xxhash64(*ROLLOUT_KEY), F.lit(units)) == unit) if units > 1 else todo
-        verdict_rows = judged(
-            part, run_id=run_id, verification_id=name, verifier=verifier, sandbox=sandbox, judge=judge
-        )
-        lake.append(VERIFICATIONS, verdict_rows.withColumn("unsafe", F.lit(True)) if unsafe else verdict_rows)
-        if units > 1:
-            say(f"{unit + 1} of {units} parts of {count} rollouts are judged.")
-    with (
-        kept(run_outcomes(lake, record)) as before,
-        kept(run_outcomes(lake, replace(record, verification_id=name))) as after,
-    ):
-        change = change_between(before, after)
+        with kept(run_outcomes(lake, replace(record, verification_id=name))) as after:
+            change = change_between(before, after)
     return Reverification(run_id, name, record.verification_id, verifier, unsafe, count, change)
+
+
+def _count(todo: DataFrame, selection: Selection) -> int:
+    try:
+        return todo.count()
+    except SPARK_ERRORS as error:
+        if selection.where is not None:  # such as a text that is no number where the condition wants one
+            raise ConfigError(f"--where '{selection.where}' cannot be used: {first_line(error)}") from error
+        raise StorageError(f"Spark could not read what is to be judged: {first_line(error)}") from error
 
 
 def verification_of(lake: Lake, record: RunRecord, verification_id: str | None) -> tuple[RunRecord, bool]:
@@ -213,10 +211,10 @@ def _is_unsafe(name: str, loaded: Verifier, *, force: bool) -> bool:
     return True
 
 
-def _check_name(lake: Lake, run_id: str, name: str, digest: str, *, goes_on: bool) -> None:
+def _check_name(lake: Lake, run_id: str, name: str, digest: str, *, goes_on: bool, joins: bool) -> None:
     stored = lake.read(VERIFICATIONS, run_id=run_id, verification_id=name).select("verifier_digest").first()
     if stored is None:
-        if goes_on:
+        if goes_on and not joins:
             raise ConfigError(f"The run '{run_id}' has no verification '{name}' to go on with; leave the flag out.")
         return
     if stored["verifier_digest"] != digest:
@@ -224,7 +222,7 @@ def _check_name(lake: Lake, run_id: str, name: str, digest: str, *, goes_on: boo
             f"The verification '{name}' of the run '{run_id}' was made by another verifier, or other parameters; take "
             "another --verification-id."
         )
-    if not goes_on:
+    if not (goes_on or joins):
         raise ConfigError(
             f"The run '{run_id}' has the verification '{name}'; add --resume to judge what it has no verdict on, or "
             "take another --verification-id to judge everything anew."
@@ -283,6 +281,7 @@ def _note(
         "recorded_at": datetime.now(UTC),
         "verifier": verifier.model_dump_json(),
         "verifier_digest": verifier_digest(verifier.name, verifier.params, judge),
+        "judge": None if judge is None else judge.model_dump_json(include={"urls", "model", "api"}),
         "selection": json.dumps(chosen) if chosen else None,
         "unsafe": unsafe,
         "versions": json.dumps(versions({"spark": lake.spark.version, **sandboxed})),
