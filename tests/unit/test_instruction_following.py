@@ -59,7 +59,7 @@ TABLE: list[tuple[str, dict[str, Any], list[str], list[str]]] = [
         ["a******b", "******a******b******"],
         ["a", "a******a", "a******b******c", "a******\n******b"],
     ),
-    ("count:lowercase_counting", {"N": 2}, ["One two three", "ONE 2"], ["a b c"]),
+    ("count:lowercase_counting", {"N": 2}, ["One two three", "ONE 2", "a1 b2 c3 été"], ["a b c"]),
     (
         "detectable_content:number_placeholders",
         {"num_placeholders": 2},
@@ -142,7 +142,12 @@ TABLE: list[tuple[str, dict[str, Any], list[str], list[str]]] = [
         ["Heute ist das Wetter schön und die Kinder spielen im Garten.", "123"],
         [EN],
     ),
-    ("last_word:last_word_answer", {"last_word": "end"}, ["the end", "The End!"], ["the ending", ""]),
+    (
+        "last_word:last_word_answer",
+        {"last_word": "end"},
+        ["the end", "The **End**!"],
+        ["the ending", "week-end", "end ?", ""],
+    ),
     (
         "length_constraints:nth_paragraph_first_word",
         {"num_paragraphs": 2, "nth_paragraph": 2, "first_word": "Elm"},
@@ -162,7 +167,7 @@ TABLE: list[tuple[str, dict[str, Any], list[str], list[str]]] = [
         ["Dr. Smith ran", ""],
     ),
     ("length_constraints:number_words", {"relation": "at least", "num_words": 10}, [TEN], ["word " * 9]),
-    ("letters:letter_counting", {"relation": "at least", "N": 3}, ["abc", "a b é"], ["ab 12"]),
+    ("letters:letter_counting", {"relation": "at least", "N": 3}, ["abc", "A b c"], ["ab 12", "a b é"]),
     ("paragraphs:paragraphs", {}, ["a\n***\nb"], ["a\n\nb"]),
     ("punctuation:no_comma", {}, ["a; b"], ["a, b"]),
     (

@@ -11,6 +11,8 @@ from gym_spark.config import JsonObject
 from gym_spark.verify.instructions.base import Check, number, related, text, texts
 
 _WORD: Final = re.compile(r"\w+")
+#: Of the letters a to z alone, as its prompts say.
+_LOWERCASE_WORD: Final = re.compile(r"\b[a-z]+\b")
 #: Ends the first word of a paragraph.
 _PUNCTUATION: Final = re.compile(r"[.,?!'\"]")
 
@@ -59,11 +61,12 @@ def _letter(answer: str, arguments: JsonObject) -> bool:
 
 
 def _letters(answer: str, arguments: JsonObject) -> bool:
-    return related(sum(map(str.isalpha, answer)), arguments, "relation", "N")
+    count = sum(letter in string.ascii_letters for letter in answer)
+    return related(count, arguments, "relation", "N")
 
 
 def _lowercase_words(answer: str, arguments: JsonObject) -> bool:
-    return sum(map(str.islower, _WORD.findall(answer))) <= number(arguments, "N")
+    return len(_LOWERCASE_WORD.findall(answer)) <= number(arguments, "N")
 
 
 def _capital_words(answer: str, arguments: JsonObject) -> bool:
@@ -123,8 +126,8 @@ def _sentences_begin(answer: str, arguments: JsonObject) -> bool:
 
 
 def _last_word(answer: str, arguments: JsonObject) -> bool:
-    last, found = text(arguments, "last_word").lower(), _WORD.findall(answer)
-    return bool(found) and found[-1].lower() == last
+    last, found = text(arguments, "last_word").lower(), answer.rsplit(maxsplit=1)[-1:]
+    return bool(found) and "".join(_WORD.findall(found[0])).lower() == last
 
 
 def _language(answer: str, arguments: JsonObject) -> bool:
