@@ -213,8 +213,9 @@ def export_rows(lake: Lake, record: RunRecord, target: Path) -> int:
     """Write the run's rollouts with their tasks and verdicts as JSON Lines; returns how many lines."""
     here = {"run_id": record.spec.run_id}
     judged = lake.read(VERIFICATIONS, verification_id=record.verification_id, **here)
-    stored, partitions = lake.read(ROLLOUTS, **here), export_partitions(lake.read(ROLLOUTS, **here))
-    return write_lines(exported_rows(stored, tasks_of(lake, record), judged, partitions=partitions), target)
+    stored = lake.read(ROLLOUTS, **here)
+    rows = exported_rows(stored, tasks_of(lake, record), judged, partitions=export_partitions(stored))
+    return write_lines(rows, target)
 
 
 def _stamped(frame: DataFrame, constants: Mapping[str, str]) -> DataFrame:

@@ -45,11 +45,15 @@ def exported_rows(rollouts: DataFrame, tasks: DataFrame, verifications: DataFram
     verdict = F.struct("verification_id", "state", "reward", "extracted_answer", "scores", "detail")
     judged = verifications.select(*key, verdict.alias("verification"))
     asked = tasks.select("task_id", "responses_create_params", "verifier_inputs")
-    order = ("task_index", "rollout_index", "attempt")
     rows = rollouts.join(judged, on=key, how="left").join(asked, on="task_id", how="left")
-    rows = rows.repartitionByRange(partitions, *order).sortWithinPartitions(*order)
+    rows = in_order(rows, "task_index", "rollout_index", "attempt", partitions=partitions)
     line = F.struct(*rollouts.columns, *asked.columns[1:], "verification")
     return rows.select(F.to_json(line, {"ignoreNullFields": "false"}).alias("line"))
+
+
+def in_order(rows: DataFrame, *order: str, partitions: int) -> DataFrame:
+    """Sort rows over so many partitions: the driver, which writes them, takes one whole at a time."""
+    return rows.repartitionByRange(partitions, *order).sortWithinPartitions(*order)
 
 
 def write_lines(lines: DataFrame, target: Path) -> int:

@@ -79,16 +79,16 @@ def assembled(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     order = np.lexsort((wanted, np.asarray(planned["task_index"])))
     planned, wanted, places = planned.take(pa.array(order)), wanted[order], places[order]
 
-    rollouts = _Rollouts(*_part(table, "rollout", keys)[:2])
-    standing, attempts = rollouts.of(wanted)
+    rollouts = _Rollouts(*_part(table, "rollout", keys)[:2], wanted)
+    standing, attempts = rollouts.standing()
     judgements, judged, _ = _part(table, "judgement", keys)
     verdicts = _newest(judgements, judged, wanted, attempts)
     taken = {field.name: table[field.name].take(pa.array(places)) for field in _KEY}
     taken |= {field.name: planned[field.name] for field in _PLANNED}
     taken |= {field.name: _taken(rollouts.table[field.name], standing) for field in _STANDING}
     taken["state"] = pc.fill_null(taken["state"], "missing")
-    taken |= {field.name: rollouts.total(field.name, wanted) for field in _SUMMED}
-    taken["started_at"] = rollouts.first_start(wanted)
+    taken |= {field.name: rollouts.total(field.name) for field in _SUMMED}
+    taken["started_at"] = rollouts.first_start()
     taken |= {field.name: _taken(judgements[field.name], verdicts) for field in _JUDGED}
     scored = pc.fill_null(pc.equal(taken["verdict"], "scored"), False)
     taken["reward"] = pc.if_else(scored, taken["reward"], pa.scalar(None, pa.float64()))
@@ -116,34 +116,41 @@ def _find(sorted_keys: Ints, wanted: Ints) -> Ints:
 
 
 class _Rollouts:
-    """The stored attempts, in the order of rollouts; of each rollout, the one that stands last."""
+    """The stored attempts, in the order of rollouts; of each rollout, the one that stands last.
 
-    def __init__(self, table: pa.Table, keys: Ints) -> None:
+    Args:
+        table: The attempts.
+        keys: Rollout of each.
+        wanted: The rollouts that are asked about.
+    """
+
+    def __init__(self, table: pa.Table, keys: Ints, wanted: Ints) -> None:
         completed = np.asarray(pc.fill_null(pc.equal(table["state"], "completed"), False))
         order = np.lexsort((_numbers(table["attempt"]), completed, keys))
         self.table = table.take(pa.array(order))
-        self._keys, self._starts = np.unique(keys[order], return_index=True)
+        known, self._starts = np.unique(keys[order], return_index=True)
+        self._found = _find(known, wanted)
 
-    def of(self, wanted: Ints) -> tuple[Ints, Ints]:
+    def standing(self) -> tuple[Ints, Ints]:
         """Return the row of each rollout's attempt that stands, and its number; -1 where nothing is stored."""
-        found = _find(self._keys, wanted)
-        if not len(self._keys):
+        found = self._found
+        if not len(self._starts):
             return found, found
         last = np.append(self._starts[1:], self.table.num_rows)[found] - 1
         return np.where(found < 0, -1, last), np.where(found < 0, -1, _numbers(self.table["attempt"])[last])
 
-    def total(self, name: str, wanted: Ints) -> pa.Array:
+    def total(self, name: str) -> pa.Array:
         """Return a column's sum over each rollout's attempts, null where none tells it."""
-        return self._over_attempts(name, wanted, np.add, 0)
+        return self._over_attempts(name, np.add, 0)
 
-    def first_start(self, wanted: Ints) -> pa.Array:
+    def first_start(self) -> pa.Array:
         """Return when each rollout's first attempt began."""
-        return self._over_attempts("started_at", wanted, np.minimum, np.iinfo(np.int64).max).cast(_STARTED.type)
+        return self._over_attempts("started_at", np.minimum, np.iinfo(np.int64).max).cast(_STARTED.type)
 
-    def _over_attempts(self, name: str, wanted: Ints, how: np.ufunc, neutral: int) -> pa.Array:
-        found = _find(self._keys, wanted)
-        if not len(self._keys):
-            return pa.nulls(len(wanted), pa.int64())
+    def _over_attempts(self, name: str, how: np.ufunc, neutral: int) -> pa.Array:
+        found = self._found
+        if not len(self._starts):
+            return pa.nulls(len(found), pa.int64())
         column = self.table[name].cast(pa.int64())
         known, values = np.asarray(pc.is_valid(column)), np.asarray(pc.fill_null(column, neutral))
         told = np.logical_or.reduceat(known, self._starts)[found] & (found >= 0)

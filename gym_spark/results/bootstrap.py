@@ -25,6 +25,8 @@ from gym_spark.results.uncertainty import Floats
 _CUMULATIVE: Final = poisson.cdf(np.arange(20), 1.0)
 #: Weights that are in memory at once: replicates times tasks.
 _WEIGHTS: Final = 4_000_000
+#: Of `task_profiles`: what the metrics are made of.
+_COLUMNS: Final = ("planned", "n", "passes", "strict_mean", "mean")
 _PERCENTS: Final = (2.5, 97.5)
 
 Name = tuple[str, Denominator]
@@ -50,7 +52,7 @@ def bootstrap_intervals(
     def work(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
         sums = np.zeros((replicates, 2 * len(names)))
         for batch in batches:
-            columns = {name: _floats(batch.column(name)) for name in ("planned", "n", "passes", "strict_mean", "mean")}
+            columns = {name: _floats(batch.column(name)) for name in _COLUMNS}
             values = _parts(columns, max_k)
             hashes = np.asarray(batch.column("hash")).astype(np.uint64)
             step = max(1, _WEIGHTS // replicates)
@@ -58,8 +60,7 @@ def bootstrap_intervals(
                 sums += weights(hashes[first : first + step], replicates) @ values[first : first + step]
         yield pa.record_batch({"sums": pa.array([sums.tobytes()], pa.binary())})
 
-    columns = ("planned", "n", "passes", "strict_mean", "mean")
-    rows = profiles.select(F.xxhash64("task_id", F.lit(seed)).alias("hash"), *columns)
+    rows = profiles.select(F.xxhash64("task_id", F.lit(seed)).alias("hash"), *_COLUMNS)
     partials = rows.mapInArrow(work, "sums binary").collect()
     total = np.zeros((replicates, 2 * len(names)))
     for row in partials:

@@ -26,10 +26,9 @@ from typing import Any, Final, Literal, get_args
 
 import regex
 
-from gym_spark.errors import ConfigError
 from gym_spark.verify.base import Judgeable, Verdict, Verifier, answer_text
 from gym_spark.verify.extraction import labelled, last_boxed, unwrapped
-from gym_spark.verify.patterns import Pattern, timed_out
+from gym_spark.verify.patterns import Pattern, parameter, timed_out
 from gym_spark.verify.string_match import contains
 
 GradingMode = Literal["strict_single_letter_boxed", "lenient_boxed", "lenient_answer_colon", "lenient_answer_colon_md"]
@@ -74,10 +73,7 @@ class MultipleChoice(Verifier):
         self._mode = grading_mode
         self._regex = output_regex
         if output_regex is not None:
-            try:
-                Pattern(output_regex)
-            except ValueError as error:
-                raise ConfigError(f"verifier 'mcqa': {error}.") from error
+            parameter(self.name, output_regex)  # a mistake is told before a rollout is paid for
 
     def verify(self, item: Judgeable) -> Verdict:
         """Find the chosen letter and compare; a task without the expected option raises."""

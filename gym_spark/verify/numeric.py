@@ -19,9 +19,8 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
-from gym_spark.errors import ConfigError
 from gym_spark.verify.base import Judgeable, Verdict, Verifier, answer_text, expected_answers
-from gym_spark.verify.patterns import Pattern, timed_out
+from gym_spark.verify.patterns import parameter, timed_out
 
 _SEPARATOR: Final = r"(?:,|\{,\}|\\,|\u00a0|\u2009|\u202f)"
 _NUMBER: Final = re.compile(
@@ -65,10 +64,7 @@ class Numeric(Verifier):
 
     def __init__(self, *, tolerance: Annotated[float, Field(ge=0)] = 0.0, pattern: str | None = None) -> None:
         self._tolerance = Decimal(str(tolerance))
-        try:
-            self._pattern = Pattern(pattern) if pattern is not None else None
-        except ValueError as error:
-            raise ConfigError(f"verifier 'numeric': {error}.") from error
+        self._pattern = parameter(self.name, pattern) if pattern is not None else None
 
     def verify(self, item: Judgeable) -> Verdict:
         """Compare the last number with every accepted one; an answer without a number scores 0 and extracts None."""

@@ -11,6 +11,7 @@ from typing import Final
 
 import regex
 
+from gym_spark.errors import ConfigError
 from gym_spark.verify.base import Verdict
 
 #: Seconds of processor time, so that a busy machine changes no verdict; an ordinary search takes microseconds.
@@ -52,6 +53,18 @@ class Pattern:
             TimeoutError: It took more than `LIMIT_S`.
         """
         return self._compiled.fullmatch(text, timeout=LIMIT_S) is not None
+
+
+def parameter(verifier: str, expression: str) -> Pattern:
+    """Return a verifier's parameter as a pattern.
+
+    Raises:
+        ConfigError: it is no regular expression.
+    """
+    try:
+        return Pattern(expression)
+    except ValueError as error:
+        raise ConfigError(f"verifier '{verifier}': {error}.") from error
 
 
 def timed_out() -> Verdict:

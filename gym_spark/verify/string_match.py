@@ -18,10 +18,9 @@ from typing import Any, Final, Literal
 
 import regex
 
-from gym_spark.errors import ConfigError
 from gym_spark.verify.base import Judgeable, Verdict, Verifier, answer_text, expected_answers
 from gym_spark.verify.extraction import Place, answer_at
-from gym_spark.verify.patterns import Pattern, timed_out
+from gym_spark.verify.patterns import Pattern, parameter, timed_out
 
 #: Opening -> closing mark. The last ones are typographic: double, single, French and German.
 _PAIRS: Final = {mark: mark for mark in "\"'`*_$"} | {
@@ -79,10 +78,7 @@ class StringMatch(Verifier):
         self._form: Literal["NFC", "NFKC"] = "NFKC" if compatibility else "NFC"
         self._pattern = pattern
         if pattern is not None:
-            try:
-                Pattern(pattern)
-            except ValueError as error:
-                raise ConfigError(f"verifier 'string_match': {error}.") from error
+            parameter(self.name, pattern)  # a mistake is told before a rollout is paid for
 
     def verify(self, item: Judgeable) -> Verdict:
         """Extract and compare; an answer that is not where it should be scores 0 and extracts None."""

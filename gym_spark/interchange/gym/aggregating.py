@@ -23,11 +23,11 @@ from gym_spark.interchange.gym.checks import check_unique
 from gym_spark.interchange.gym.imputation import Imputation, count_as_zero
 from gym_spark.interchange.gym.jsonl import beside, read_lines
 from gym_spark.interchange.gym.labels import label_runs
-from gym_spark.interchange.gym.profiling import coverage_of, group_members, repeats_of
+from gym_spark.interchange.gym.profiling import coverage_of, group_members, group_partitions, repeats_of
 from gym_spark.interchange.gym.rows import STAMP, GymRow, key_order, origin, result_row
 from gym_spark.interchange.gym.stored import TaskIds, measures_of, scores_of
 from gym_spark.interchange.gym_layout import AGGREGATE_SAMPLE, key_metrics, statistic_keys
-from gym_spark.interchange.row_files import write_text
+from gym_spark.interchange.row_files import in_order, write_text
 from gym_spark.results.agent_numbers import LabelNumbers, label_numbers, passed, perf_numbers
 from gym_spark.results.outcomes import kept, partitions_for
 from gym_spark.results.partition_rows import MEASURED_SCHEMA
@@ -219,7 +219,8 @@ def aggregate_entries(outcomes: DataFrame, count: int, labels: Mapping[str, str]
         numbers = label_numbers(passes)
         perf = perf_numbers(passes, numbers)
         for server in sorted(filter(None, numbers), key=lambda server: labels[server]):
-            groups = _groups(passes.where(F.col("label") == server))
+            own = passes.where(F.col("label") == server)
+            groups = _groups(own, partitions=group_partitions(numbers[server]))
             yield _entry(labels[server], server, numbers[server], groups, perf.get(server))
 
 
@@ -242,8 +243,9 @@ def _entry(label: str, server: str, own: LabelNumbers, groups: str, perf: Mappin
     return json.dumps(head, allow_nan=False)[:-1] + ', "group_level_metrics": [' + groups + "]}"
 
 
-def _groups(passes: DataFrame) -> str:
+def _groups(passes: DataFrame, *, partitions: int) -> str:
     sample = F.lit(json.dumps(AGGREGATE_SAMPLE))
     groups = passes.where("kind = 'group'").withColumn("sample", sample).withColumn("expected", F.col("rollouts"))
-    lines = groups.orderBy("task_index").select(group_members(F.lit(None).cast("string"), label=False).alias("line"))
+    ordered = in_order(groups, "task_index", partitions=partitions)
+    lines = ordered.select(group_members(F.lit(None).cast("string"), label=False).alias("line"))
     return ",\n".join(row["line"] for row in lines.toLocalIterator())

@@ -16,7 +16,7 @@ from gym_spark.errors import ConfigError
 from gym_spark.interchange.gym.jsonl import beside
 from gym_spark.interchange.gym.rows import REPEAT
 from gym_spark.interchange.gym_layout import agent_entries, merge_repeat_metrics, repeat_entry, statistic_keys
-from gym_spark.interchange.row_files import write_lines, write_text
+from gym_spark.interchange.row_files import in_order, write_lines, write_text
 from gym_spark.results.agent_numbers import LabelNumbers, label_numbers
 from gym_spark.results.custom import CustomMetrics
 from gym_spark.results.pass_majority import finish
@@ -110,7 +110,12 @@ def coverage_of(own: LabelNumbers) -> dict[str, int]:
     }
 
 
-def group_lines(passes: DataFrame, samples: DataFrame, by_task: DataFrame | None, *, partitions: int = 1) -> DataFrame:
+def group_partitions(*numbers: LabelNumbers) -> int:
+    """Return over how many partitions the groups of some labels go."""
+    return 1 + sum(own.sums.tasks for own in numbers) // _LINES
+
+
+def group_lines(passes: DataFrame, samples: DataFrame, by_task: DataFrame | None, *, partitions: int) -> DataFrame:
     """Return one JSON line per group, in the order of tasks and labels.
 
     Args:
@@ -126,9 +131,9 @@ def group_lines(passes: DataFrame, samples: DataFrame, by_task: DataFrame | None
         pairs = F.map_from_entries(F.collect_list(F.struct("name", "value")))
         texts = by_task.where(F.col("value").isNotNull()).groupBy("task_id").agg(F.to_json(pairs).alias("own"))
         rows, own = rows.join(texts, on="task_id", how="left"), F.expr("substring(own, 2, length(own) - 2)")
-    order = ("task_index", "label")
-    ordered = rows.repartitionByRange(partitions, *order).sortWithinPartitions(*order)
-    return ordered.select(group_members(own, label=True).alias("line"))
+    return in_order(rows, "task_index", "label", partitions=partitions).select(
+        group_members(own, label=True).alias("line")
+    )
 
 
 def group_members(own: Column, *, label: bool) -> Column:
@@ -207,7 +212,7 @@ def write_profile(
             "the profile of what there is with --allow-partial-rollouts."
         )
     entries = entries_of(numbers, custom)
-    partitions = 1 + sum(own.sums.tasks for own in numbers.values()) // _LINES
+    partitions = group_partitions(*numbers.values())
     write_lines(group_lines(passes, samples, custom.by_task, partitions=partitions), files.groups)
     write_text(files.agents, json.dumps(entries.agents, indent=2, allow_nan=False))
     write_text(files.repeats, json.dumps(entries.repeats, indent=2, allow_nan=False))
