@@ -23,6 +23,11 @@ def quiz_run(folder: Path, url: str, tasks: int, *more: str) -> list[str]:
 
 
 def start(words: list[str], **streams: Any) -> subprocess.Popen[Any]:
-    """Start a command in a session of its own, so that a signal reaches all its processes and only those."""
+    """Start a command in a session of its own, so that a signal reaches all its processes and only those.
+
+    A shell starts its background jobs with SIGINT ignored, and their children inherit that: a command of ours would not
+    hear Ctrl-C because of how the tests were started.
+    """
     environment = os.environ | {"SPARK_LOCAL_IP": "127.0.0.1"}
-    return subprocess.Popen(words, cwd=REPOSITORY, env=environment, start_new_session=True, **streams)
+    heard = ["env", "--default-signal=INT", *words]
+    return subprocess.Popen(heard, cwd=REPOSITORY, env=environment, start_new_session=True, **streams)
