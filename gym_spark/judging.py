@@ -8,6 +8,7 @@ from pyspark.sql import DataFrame
 
 from gym_spark.config import EndpointSpec, PartSpec
 from gym_spark.rollout.stage import task_slots
+from gym_spark.verify.base import load_verifier
 from gym_spark.verify.stage import verdicts
 
 #: Wall-clock limit of one verdict in a child process.
@@ -37,6 +38,10 @@ def judged(
     Raises:
         ConfigError: the verifier cannot be built, or lacks a sandbox or a judge that it needs.
     """
+    loaded = load_verifier(verifier.name, verifier.params)
+    if loaded.isolated or loaded.wants_sandbox:
+        # Stored rollouts may lie in one small file, and a slow verifier shall use every core all the same.
+        todo = todo.repartition(task_slots(todo.sparkSession))
     return verdicts(
         todo,
         run_id=run_id,
