@@ -130,7 +130,7 @@ class BudgetSpec(Spec):
     tokens: Annotated[int, Field(gt=0)] | None = None
 
 
-def _plain_url(url: str) -> str:
+def plain_url(url: str) -> str:
     """Return an address without a slash at its end, or refuse it: one that may hold a secret, by its host alone."""
     clear = _CLEAR_URL.fullmatch(url)
     if any(sign in url for sign in "@?#"):
@@ -161,7 +161,7 @@ class EndpointSpec(Spec):
     """An OpenAI-compatible HTTP server. Only `model` and `api` are part of a run's identity."""
 
     #: ``http(s)://host:port/v1``, one per replica. Empty: the embedded local model is started.
-    urls: tuple[Annotated[str, AfterValidator(_plain_url)], ...] = ()
+    urls: tuple[Annotated[str, AfterValidator(plain_url)], ...] = ()
     model: str | None = None
     api: Literal["chat", "responses"] = "chat"
     #: Name of the environment variable that holds the key; the key itself is never stored.

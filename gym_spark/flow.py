@@ -16,7 +16,7 @@ from gym_spark.config import EndpointSpec, RunSpec
 from gym_spark.connection import Connect, Say, connected
 from gym_spark.endpoint.budget import Spent
 from gym_spark.errors import GymSparkError
-from gym_spark.judging import judged
+from gym_spark.judging import judge_and_store
 from gym_spark.ledger import plan_run, recorded
 from gym_spark.planning import asked, planned, tasks_of
 from gym_spark.prepare.catalog import Benchmark
@@ -205,22 +205,21 @@ def _job(
     )
 
 
-def verify(lake: Lake, record: RunRecord) -> None:
-    """Judge the run's stored rollouts that this verification has not judged yet."""
+def verify(lake: Lake, record: RunRecord, share: Share = WHOLE) -> None:
+    """Judge the stored rollouts of a share that this verification has not judged yet."""
     spec = record.spec
     here = {"run_id": spec.run_id, "verification_id": record.verification_id}
     stored = None if lake.is_empty(VERIFICATIONS, **here) else lake.read(VERIFICATIONS, **here)
-    todo = unverified(lake.read(ROLLOUTS, run_id=spec.run_id), asked(lake, record), stored)
-    lake.append(
-        VERIFICATIONS,
-        judged(
-            todo,
-            run_id=spec.run_id,
-            verification_id=record.verification_id,
-            verifier=spec.verifier,
-            sandbox=spec.sandbox,
-            judge=spec.judge,
-        ),
+    rollouts = lake.read(ROLLOUTS, run_id=spec.run_id).where(in_share(share))
+    judge_and_store(
+        lake,
+        unverified(rollouts, asked(lake, record), stored),
+        run_id=spec.run_id,
+        verification_id=record.verification_id,
+        verifier=spec.verifier,
+        sandbox=spec.sandbox,
+        judge=spec.judge,
+        share=share,
     )
 
 
@@ -233,17 +232,17 @@ def tidy(lake: Lake, record: RunRecord) -> None:
         lake.compact(VERIFICATIONS, run_id=run_id)
 
 
-def followed(lake: Lake, record: RunRecord) -> float | None:
+def followed(lake: Lake, record: RunRecord, share: Share) -> float | None:
     """Do as :func:`mean_so_far` while collection goes on; what fails is done again at its end, and told then."""
     try:
-        return mean_so_far(lake, record)
+        return mean_so_far(lake, record, share)
     except (GymSparkError, *SPARK_ERRORS):
         return None  # no reason to leave GPUs idle now
 
 
-def mean_so_far(lake: Lake, record: RunRecord) -> float | None:
+def mean_so_far(lake: Lake, record: RunRecord, share: Share = WHOLE) -> float | None:
     """Verify what is stored, and return the mean reward of all that is verified; for the progress."""
-    verify(lake, record)
+    verify(lake, record, share)
     judged = lake.read(VERIFICATIONS, run_id=record.spec.run_id, verification_id=record.verification_id)
     row = judged.agg(F.avg("reward").alias("mean")).first()
     return None if row is None else row["mean"]
@@ -297,10 +296,10 @@ def run(
         if drafted is not None and publish(place, drafted) != known:
             say(f"Prepared {spec.benchmark}: {drafted.table.num_rows} tasks, version {drafted.version}.")
         with recorded(place, record) as end:
-            follow = partial(followed, place, record) if judge else no_mean
+            follow = partial(followed, place, record, share) if judge else no_mean
             done = collect(place, record, connect, share=share, show=show, say=say, follow=follow)
             if judge:
                 say("Verifying what is new, and computing the numbers.")
-                verify(place, record)
+                verify(place, record, share)
             tidy(place, record)
             return end(profile(place, record, benchmark), done.stopped)

@@ -1,13 +1,21 @@
-"""The verify stage on a lake: first verdicts and later ones are made in the same way."""
+"""The verify stage on a lake: first verdicts and later ones are made and stored in the same way."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from gym_spark.config import EndpointSpec, PartSpec
+from gym_spark.results.outcomes import kept
+from gym_spark.rollout.share import Share
+from gym_spark.rollout.spending import shared_out
 from gym_spark.rollout.stage import task_slots
+from gym_spark.tables.lake import Lake
+from gym_spark.tables.schemas import VERIFICATIONS
+from gym_spark.verdict_units import first_unit, in_units, is_slow
 from gym_spark.verify.base import load_verifier
 from gym_spark.verify.stage import verdicts
 
@@ -15,7 +23,8 @@ from gym_spark.verify.stage import verdicts
 VERIFY_LIMIT_S: Final = 10.0
 
 
-def judged(
+def judge_and_store(
+    lake: Lake,
     todo: DataFrame,
     *,
     run_id: str,
@@ -23,32 +32,61 @@ def judged(
     verifier: PartSpec,
     sandbox: str,
     judge: EndpointSpec | None,
-) -> DataFrame:
-    """Return the verdicts on rollouts, as rows of `verifications`; nothing is judged before they are written.
+    share: Share,
+    unsafe: bool = False,
+    count: int | None = None,
+    say: Callable[[str], None] = lambda text: None,
+) -> int:
+    """Judge rollouts and add the verdicts to `verifications`; returns in how many commits.
+
+    A verifier that asks a model, or takes long, judges before the table's turn is taken, so that nobody waits for it
+    and no conflict makes it judge twice.
 
     Args:
+        lake: The lake.
         todo: What `verify.stage.unverified` returns.
         run_id: The run.
         verification_id: Name of the verification.
         verifier: Which verifier, with which parameters.
         sandbox: Where model-written code may run (`RunSpec.sandbox`).
-        judge: Endpoint of the model that the verifier asks (`RunSpec.judge`); its limits are shared out over all tasks
-            that Spark runs at once.
+        judge: Endpoint of the model that the verifier asks (`RunSpec.judge`).
+        share: This job's share of the run, and so of the judge's limits.
+        unsafe: Mark the verdicts so.
+        count: How many rollouts, if it is known.
+        say: Told how far it is, where it goes on in parts.
 
     Raises:
         ConfigError: the verifier cannot be built, or lacks a sandbox or a judge that it needs.
+        StorageError: Spark or the storage gave up; finished units are stored.
     """
-    loaded = load_verifier(verifier.name, verifier.params)
-    if loaded.isolated or loaded.wants_sandbox:
-        # Stored rollouts may lie in one small file, and a slow verifier shall use every core all the same.
-        todo = todo.repartition(task_slots(todo.sparkSession))
-    return verdicts(
-        todo,
-        run_id=run_id,
-        verification_id=verification_id,
-        verifier=verifier,
-        limit_s=VERIFY_LIMIT_S,
-        sandbox=sandbox,
-        judge=judge,
-        workers=1 if judge is None else task_slots(todo.sparkSession),
-    )
+    loaded, slots = load_verifier(verifier.name, verifier.params), task_slots(lake.spark)
+    slow = is_slow(loaded)
+    if count is None:
+        count = todo.count() if slow else 1
+    workers, spread = 1, slots if loaded.isolated or loaded.wants_sandbox else 1
+    if judge is not None and loaded.needs_judge:
+        judge = shared_out(judge, share)
+        # At least one request in flight for each, or they would be more together than the judge may have.
+        workers = spread = max(1, min(slots, judge.concurrency))
+
+    def store(part: DataFrame) -> None:
+        rows = verdicts(
+            # What is stored may lie in one small file, and a slow verifier shall have every core all the same.
+            part.repartition(spread) if spread > 1 else part,
+            run_id=run_id,
+            verification_id=verification_id,
+            verifier=verifier,
+            limit_s=VERIFY_LIMIT_S,
+            sandbox=sandbox,
+            judge=judge,
+            workers=workers,
+        )
+        rows = rows.withColumn("unsafe", F.lit(True)) if unsafe else rows
+        if slow:
+            with kept(rows) as judged:
+                judged.count()
+                lake.append(VERIFICATIONS, judged)
+        else:
+            lake.append(VERIFICATIONS, rows)
+
+    return in_units(todo, store, count=count, first_rows=first_unit(loaded, slots, judge), say=say)

@@ -14,20 +14,18 @@ from pyspark.sql import functions as F
 from gym_spark.config import EndpointSpec, JsonObject, PartSpec
 from gym_spark.connection import Say, preflight_judge
 from gym_spark.errors import ConfigError, StorageError, did_you_mean
-from gym_spark.judging import judged
+from gym_spark.judging import judge_and_store
 from gym_spark.ledger import verification_id_of
 from gym_spark.planning import asked, tasks_of
 from gym_spark.reporting import run_outcomes
 from gym_spark.results.flips import Change, change_between
 from gym_spark.results.outcomes import kept
 from gym_spark.rollout.share import WHOLE, Share
-from gym_spark.rollout.stage import task_slots
 from gym_spark.tables.keys import ATTEMPT_KEY
 from gym_spark.tables.lake import SPARK_ERRORS, Lake, first_line
 from gym_spark.tables.reverifications import noted_of
 from gym_spark.tables.runs import RunRecord, versions
 from gym_spark.tables.schemas import REVERIFICATIONS, ROLLOUTS, VERIFICATIONS
-from gym_spark.verdict_commits import first_unit, store_verdicts
 from gym_spark.verify.base import Verifier, check_judge, check_sandbox, load_verifier, verifier_digest
 from gym_spark.verify.sandbox.choice import sandbox_description
 from gym_spark.verify.stage import judge_failed, unverified
@@ -116,11 +114,10 @@ def reverify(
     unsafe = _is_unsafe(verifier.name, loaded, force=force)
     name = verification_id or verification_id_of(verifier, judge)
     run_id = record.spec.run_id
-    digest = verifier_digest(verifier.name, verifier.params, judge)
-    is_there = _is_there(lake, run_id, name, digest)
+    is_there = _is_there(lake, run_id, name, verifier_digest(verifier.name, verifier.params, judge))
     if not is_there and selection.judge_failed_only:
         raise ConfigError(f"The run '{run_id}' has no verification '{name}' to go on with; leave the flag out.")
-    # A job for a share of the run finds what the others have stored by then.
+    # Jobs that share a verification out join it, whichever begins first.
     if is_there and not (resume or selection.judge_failed_only or share != WHOLE):
         raise ConfigError(
             f"The run '{run_id}' has the verification '{name}'; add --resume to judge what it has no verdict on, or "
@@ -129,32 +126,33 @@ def reverify(
     if resume and not is_there:
         say(f"The run has no verification '{name}' yet: it begins now.")
     todo = _todo(lake, record, selection, share, name if is_there else None)
-    count = _counted(lake, todo, selection)
-    as_it_was = _as_it_was(lake, record) if name == record.verification_id else None
+    count = _count(todo, selection)
     if count and loaded.needs_judge and judge is not None and preflight:
         preflight_judge(judge, say)
+    # Pinned: what is completed may be the run's own verification.
+    here = {"run_id": run_id, "verification_id": record.verification_id}
+    was = lake.read_as_of_now(VERIFICATIONS, **here) if name == record.verification_id else None
     if count:
         lake.ensure(VERIFICATIONS, REVERIFICATIONS)
-        _note(
-            lake,
-            record,
-            name,
-            verifier,
-            selection,
-            unsafe=unsafe,
-            judge=judge,
-            sandbox=sandbox if loaded.wants_sandbox else None,
-        )
-
-    def judging(part: DataFrame) -> DataFrame:
-        rows = judged(part, run_id=run_id, verification_id=name, verifier=verifier, sandbox=sandbox, judge=judge)
-        return rows.withColumn("unsafe", F.lit(True)) if unsafe else rows
-
-    first_rows = first_unit(loaded, task_slots(lake.spark), judge)
-    if store_verdicts(lake, todo, judging, count=count, first_rows=first_rows, say=say) > 1:
+        used = sandbox if loaded.wants_sandbox else None
+        _note(lake, record, name, verifier, selection, unsafe=unsafe, judge=judge, sandbox=used)
+    commits = judge_and_store(
+        lake,
+        todo,
+        run_id=run_id,
+        verification_id=name,
+        verifier=verifier,
+        sandbox=sandbox,
+        judge=judge,
+        share=share,
+        unsafe=unsafe,
+        count=count,
+        say=say,
+    )
+    if commits > 1:
         lake.compact(VERIFICATIONS, run_id=run_id, verification_id=name)
     with (
-        kept(run_outcomes(lake, record, as_it_was)) as before,
+        kept(run_outcomes(lake, record, was)) as before,
         kept(run_outcomes(lake, replace(record, verification_id=name))) as after,
     ):
         change = change_between(before, after)
@@ -171,23 +169,13 @@ def _in_share(share: Share) -> Column:
     return F.pmod(F.xxhash64("task_id"), F.lit(share.of)) == share.index - 1
 
 
-def _as_it_was(lake: Lake, record: RunRecord) -> DataFrame:
-    """Return the verdicts that the run's own verification has by now, whatever is added to it."""
-    return lake.read_as_of_now(VERIFICATIONS, run_id=record.spec.run_id, verification_id=record.verification_id)
-
-
-def _counted(lake: Lake, todo: DataFrame, selection: Selection) -> int:
-    """Count what is to do.
-
-    Raises:
-        ConfigError: the condition fails on a row, for instance of a text that it takes for a number.
-    """
+def _count(todo: DataFrame, selection: Selection) -> int:
     try:
         return todo.count()
     except SPARK_ERRORS as error:
-        if selection.where is None:
-            raise StorageError(f"The lake '{lake.root}' cannot be read: {first_line(error)}") from error
-        raise ConfigError(f"--where '{selection.where}' cannot be used: {first_line(error)}") from error
+        if selection.where is not None:  # such as a text that is no number where the condition wants one
+            raise ConfigError(f"--where '{selection.where}' cannot be used: {first_line(error)}") from error
+        raise StorageError(f"Spark could not read what is to be judged: {first_line(error)}") from error
 
 
 def verification_of(lake: Lake, record: RunRecord, verification_id: str | None) -> tuple[RunRecord, bool]:
@@ -304,6 +292,7 @@ def _note(
         "recorded_at": datetime.now(UTC),
         "verifier": verifier.model_dump_json(),
         "verifier_digest": verifier_digest(verifier.name, verifier.params, judge),
+        "judge": None if judge is None else judge.model_dump_json(include={"urls", "model", "api"}),
         "selection": json.dumps(chosen) if chosen else None,
         "unsafe": unsafe,
         "versions": json.dumps(versions({"spark": lake.spark.version, **sandboxed})),

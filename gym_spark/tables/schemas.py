@@ -205,6 +205,7 @@ REVERIFICATIONS: Final = Table(
             _key("recorded_at", "when it began", TIMESTAMP),
             _key("verifier", "JSON: name and parameters of the verifier"),
             _key("verifier_digest", "digest of its name, parameters and library versions"),
+            _column("judge", pa.string(), "JSON: endpoint and model that judged; null: none"),
             _column("selection", pa.string(), "JSON: which rollouts were judged; null: all"),
             _key("unsafe", "the verdicts are marked unsafe", pa.bool_()),
             _key("versions", "JSON: versions of gym-spark, Spark and the libraries"),

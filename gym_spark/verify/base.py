@@ -219,12 +219,20 @@ def judge_one(verifier: Verifier, item: Judgeable) -> Verdict:
 
 
 async def boundary_verdict(judging: Awaitable[Verdict]) -> Verdict:
-    """Await a verifier's verdict; what it raises becomes ``verifier_error``, but for an endpoint's failure."""
+    """Await a verifier's verdict; what it raises becomes ``verifier_error``, but for a judge's failure.
+
+    Raises:
+        JudgeFailed: the judge's reply cannot be read.
+        RolloutError: of stage ``endpoint``: it could not be asked.
+    """
     try:
         with boundary("verifier"):
-            return await judging
-    except RolloutError as error:
-        if error.stage == "endpoint":
+            verdict = await judging
+            if not isinstance(verdict, Verdict):
+                raise TypeError(f"the verifier returned {type(verdict).__name__}, not a Verdict")
+            return verdict.checked()
+    except GymSparkError as error:
+        if isinstance(error, RolloutError) and error.stage == "endpoint":
             raise
         if isinstance(error.__cause__, JudgeFailed):
             raise error.__cause__ from None

@@ -66,12 +66,12 @@ def judged_by_calls(
     source, window = iter(items), deque[Verdict | asyncio.Task[Verdict]]()
     with asyncio.Runner() as runner:
         client = None if judge is None else runner.run(_client(judge, lanes, 1 / workers))
-        loop = runner.get_loop()
+        loop, turns = runner.get_loop(), asyncio.Semaphore(lanes)
         try:
             while True:
                 for item in itertools.islice(source, _AHEAD * lanes - len(window)):
                     if not isinstance(item, Verdict):
-                        window.append(loop.create_task(_judged(verifier, item, client)))
+                        window.append(loop.create_task(_judged(verifier, item, client, turns)))
                     else:
                         window.append(item)
                 if not window:
@@ -95,7 +95,9 @@ async def _ended(task: asyncio.Task[Verdict]) -> Verdict:
     return await task
 
 
-async def _judged(verifier: JudgeVerifier, item: Judgeable, client: EndpointClient | None) -> Verdict:
+async def _judged(
+    verifier: JudgeVerifier, item: Judgeable, client: EndpointClient | None, turns: asyncio.Semaphore
+) -> Verdict:
     """Return the verdict on one rollout, with what the judge said and its tokens in the detail."""
     replies: list[Reply] = []
 
@@ -107,7 +109,8 @@ async def _judged(verifier: JudgeVerifier, item: Judgeable, client: EndpointClie
         return reply
 
     try:
-        verdict = await boundary_verdict(verifier.verify_with(item, ask))
+        async with turns:
+            verdict = await boundary_verdict(verifier.verify_with(item, ask))
     except EndpointFailure as failure:
         verdict = _failed("http", f"the judge could not be asked ({failure.kind}: {failure})")
     except JudgeFailed as failure:

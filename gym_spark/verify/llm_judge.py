@@ -83,7 +83,12 @@ class LlmJudge(JudgeVerifier):
             raise ValueError("labels are for equivalence and pairwise, and name at least one")
         if swap and task != "pairwise":
             raise ValueError("swap is for pairwise")
+        places = ("{answer_a}", "{answer_b}") if task == "pairwise" else ("{generated_answer}",)
+        if missing := [place for place in places if place not in self._template]:
+            raise ValueError(f"the template has no place for {missing[0]}")
         self._labels = labels or _LABELS.get(task, {})
+        # The longest first: "INCORRECT" holds "CORRECT".
+        self._pattern = re.compile("|".join(map(re.escape, sorted(self._labels, key=len, reverse=True))) or r"(?!)")
         self._swap = swap
         self.sampling = SamplingSpec(temperature=temperature, max_output_tokens=max_output_tokens)
 
@@ -99,7 +104,10 @@ class LlmJudge(JudgeVerifier):
         first = self._reward(await ask(filled(self._template, texts | {"answer_a": answer, "answer_b": other})))
         if not self._swap:
             return Verdict.scored(first, extracted_answer=answer)
-        second = 1.0 - self._reward(await ask(filled(self._template, texts | {"answer_a": other, "answer_b": answer})))
+        mirror = min(self._labels.values()) + max(self._labels.values())
+        second = mirror - self._reward(
+            await ask(filled(self._template, texts | {"answer_a": other, "answer_b": answer}))
+        )
         scores = {"as_a": first, "as_b": second}
         return Verdict.scored((first + second) / 2, extracted_answer=answer, scores=scores)
 
@@ -118,6 +126,8 @@ class LlmJudge(JudgeVerifier):
 
     def _reward(self, reply: Reply) -> float:
         said = without_reasoning(reply.output_text or "")
+        if reply.answer_state in ("truncated", "filtered"):
+            raise JudgeFailed(reply.answer_state, f"the judge's reply is {reply.answer_state}: {said[-200:]!r}")
         if not said.strip():
             raise JudgeFailed("empty", "the judge's reply is empty")
         for part in (said, said.strip().splitlines()[-1]):
@@ -130,4 +140,4 @@ class LlmJudge(JudgeVerifier):
         if self._task == "rubric":
             shares = {float(match[1]) for match in _SHARE.finditer(text)}
             return shares if all(share <= 1 for share in shares) else set()
-        return {reward for label, reward in self._labels.items() if label in text}
+        return {self._labels[label] for label in self._pattern.findall(text)}

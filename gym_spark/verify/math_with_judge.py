@@ -43,6 +43,9 @@ class MathWithJudge(LlmJudge):
         if symbolic.reward == 1.0:
             return Verdict.scored(1.0, extracted_answer=symbolic.extracted_answer, scores={"symbolic": 1.0})
         judged = await super().verify_with(item, ask)
-        scores = {"symbolic": 0.0, "judge": judged.reward or 0.0}
+        if judged.reward is None:
+            return judged
+        scores = {"symbolic": 0.0, "judge": judged.reward}
+        detail = judged.detail if symbolic.reward is not None else judged.detail | {"symbolic": symbolic.detail}
         extracted = symbolic.extracted_answer or judged.extracted_answer
-        return Verdict.scored(judged.reward or 0.0, extracted_answer=extracted, scores=scores, detail=judged.detail)
+        return Verdict.scored(judged.reward, extracted_answer=extracted, scores=scores, detail=detail)

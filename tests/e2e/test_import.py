@@ -130,7 +130,11 @@ def test_a_benchmarks_own_metrics_and_two_runs_as_one(gym: Run, lake: Lake, tmp_
     (agent,) = json.loads((tmp_path / "X_agent_metrics.json").read_text())
     assert (agent["solved"], agent["mean_across_repeats/accuracy"]) == (4.0, 50.0)
     stored = lake.read(METRICS, run_id="r1").where("denominator = 'measured'").collect()
-    assert {row.name: row.value for row in stored} == {key: value for key, value in agent.items() if key != "agent_ref"}
+    told = {row.name: row.value for row in stored}
+    assert {name: told[name] for name in agent if name != "agent_ref"} == {
+        name: value for name, value in agent.items() if name != "agent_ref"
+    }
+    assert told["pass@1[avg-of-2]/accuracy"] == 50.0
     assert {(row.label, row.n_tasks, row.n_rollouts) for row in stored} == {("single_turn", 4, 8)}
     repeats = json.loads((tmp_path / "X_repeat_level_metrics.json").read_text())
     assert [entry["accuracy"] for entry in repeats] == [50.0, 50.0]

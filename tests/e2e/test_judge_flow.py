@@ -76,7 +76,5 @@ def test_a_real_model_judges_and_every_verdict_is_a_score_or_says_why_not(gym: R
         if row["state"] == "scored":
             assert ("[[A=B]]" in said) == (row["reward"] == 1.0)
         else:
-            assert (row["state"], row["reward"], detail["kind"]) in (
-                ("judge_failed", None, "unparseable"),
-                ("judge_failed", None, "empty"),
-            )
+            assert (row["state"], row["reward"]) == ("judge_failed", None)
+            assert detail["kind"] in ("truncated", "unparseable", "empty")

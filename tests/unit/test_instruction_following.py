@@ -95,7 +95,7 @@ TABLE: list[tuple[str, dict[str, Any], list[str], list[str]]] = [
         ["*a* and *b*", "**a** *b*"],
         ["*a*", "* a\n* b", "****"],
     ),
-    ("detectable_format:title", {}, ["<<poem of joy>>", "x <<a>> y"], ["<a>", "<< >>", "<<a\nb>>"]),
+    ("detectable_format:title", {}, ["<<poem of joy>>", "x <<a>> y", "<<Rust -> C++>>"], ["<a>", "<< >>", "<<a\nb>>"]),
     (
         "first_word:first_word_sent",
         {"first_word": "so"},

@@ -13,7 +13,6 @@ _PLACEHOLDER: Final = re.compile(r"\[[^\[\]\n]*\]")
 _BULLET: Final = re.compile(r"^[ \t]*(?:\*[^*\n]|-).*$", re.MULTILINE)
 _HIGHLIGHT: Final = re.compile(r"\*([^\n*]*)\*")
 _DOUBLE: Final = re.compile(r"\*\*([^\n*]*)\*\*")
-_TITLE: Final = re.compile(r"<<([^\n<>]+)>>")
 _FENCE: Final = re.compile(r"\A```(?:json)?", re.IGNORECASE)
 _CHOICES: Final = ("My answer is yes.", "My answer is no.", "My answer is maybe.")
 
@@ -58,7 +57,11 @@ def _json(answer: str, arguments: JsonObject) -> bool:
 
 
 def _title(answer: str, arguments: JsonObject) -> bool:
-    return any(title.strip() for title in _TITLE.findall(answer))
+    for line in answer.split("\n"):
+        begin, end = line.find("<<"), line.rfind(">>")
+        if 0 <= begin < end and line[begin:end].strip("<> "):
+            return True
+    return False
 
 
 def _repeated_prompt(answer: str, arguments: JsonObject) -> bool:

@@ -10,12 +10,11 @@ from pyspark.sql import DataFrame
 
 from gym_spark.config import EndpointSpec, PartSpec
 from gym_spark.errors import StorageError
-from gym_spark.judging import judged
 from gym_spark.tables.lake import Lake
 from gym_spark.tables.schemas import ROLLOUTS, TASKS, VERIFICATIONS
-from gym_spark.verdict_commits import first_unit, store_verdicts
+from gym_spark.verdict_units import first_unit, in_units
 from gym_spark.verify.base import load_verifier
-from gym_spark.verify.stage import unverified
+from gym_spark.verify.stage import unverified, verdicts
 from tests.spark.frames import RUN, VERIFICATION, rollout, task
 
 HERE = {"run_id": RUN, "verification_id": VERIFICATION}
@@ -30,8 +29,10 @@ def stored(lake: Lake) -> DataFrame:
     return unverified(lake.read(ROLLOUTS, run_id=RUN), lake.read(TASKS), lake.read(VERIFICATIONS, **HERE))
 
 
-def judge(rows: DataFrame) -> DataFrame:
-    return judged(rows, verifier=PartSpec(name="exact_match"), sandbox="off", judge=None, **HERE)
+def storing(lake: Lake) -> Callable[[DataFrame], None]:
+    return lambda rows: lake.append(
+        VERIFICATIONS, verdicts(rows, verifier=PartSpec(name="exact_match"), limit_s=10.0, **HERE)
+    )
 
 
 def counts(lake: Lake) -> Counter[int]:
@@ -43,36 +44,34 @@ def test_units_add_up(lake: Lake, first_rows: int, commits: set[int]) -> None:
     """Whole in one commit where it is small; else one small unit, and what is left as large as its pace allows."""
     todo = stored(lake)
     said: list[str] = []
-    done = store_verdicts(lake, todo, judge, count=ROLLOUTS_STORED, first_rows=first_rows, say=said.append)
+    done = in_units(todo, storing(lake), count=ROLLOUTS_STORED, first_rows=first_rows, say=said.append)
     assert done in commits
     assert len(said) == done - 1
     assert counts(lake) == Counter(range(ROLLOUTS_STORED))
-    assert store_verdicts(lake, todo, judge, count=0, first_rows=first_rows, say=said.append) == 0
+    assert in_units(todo, storing(lake), count=0, first_rows=first_rows, say=said.append) == 0
 
 
 def test_a_unit_that_fails_leaves_the_others_and_says_how_to_go_on(lake: Lake) -> None:
     todo = stored(lake)
     units: list[DataFrame] = []
 
-    def fails_later(error: BaseException) -> Callable[[DataFrame], DataFrame]:
-        def work(rows: DataFrame) -> DataFrame:
+    def failing(error: BaseException) -> Callable[[DataFrame], None]:
+        def store(rows: DataFrame) -> None:
             units.append(rows)
             if len(units) > 1:
                 raise error
-            return judge(rows)
+            storing(lake)(rows)
 
-        return work
+        return store
 
+    full = failing(StorageError("disk is full."))
     with pytest.raises(StorageError, match=r"disk is full; .* --resume judges the rest"):
-        store_verdicts(
-            lake, todo, fails_later(StorageError("disk is full.")), count=ROLLOUTS_STORED, first_rows=15, say=print
-        )
-    kept = counts(lake)
-    assert 0 < kept.total() < ROLLOUTS_STORED
+        in_units(todo, full, count=ROLLOUTS_STORED, first_rows=15, say=print)
+    assert 0 < counts(lake).total() < ROLLOUTS_STORED
     units.clear()
     with pytest.raises(KeyboardInterrupt, match="--resume judges the rest"):
-        store_verdicts(lake, todo, fails_later(KeyboardInterrupt()), count=30, first_rows=10, say=print)
-    store_verdicts(lake, todo, judge, count=todo.count(), first_rows=100, say=print)
+        in_units(todo, failing(KeyboardInterrupt()), count=todo.count(), first_rows=10, say=print)
+    in_units(todo, storing(lake), count=todo.count(), first_rows=100, say=print)
     assert counts(lake) == Counter(range(ROLLOUTS_STORED))
 
 

@@ -1,4 +1,4 @@
-"""Verdicts become rows of `verifications`, a commit for each unit of about half a minute: a kill costs no more."""
+"""Rollouts are judged a unit at a time, each about half a minute and one commit: a kill costs no more than that."""
 
 from __future__ import annotations
 
@@ -10,11 +10,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from gym_spark.config import EndpointSpec
-from gym_spark.connection import Say
 from gym_spark.errors import StorageError
 from gym_spark.tables.keys import ROLLOUT_KEY
-from gym_spark.tables.lake import Lake
-from gym_spark.tables.schemas import VERIFICATIONS
 from gym_spark.verify.base import Verifier
 from gym_spark.verify.judging import JudgeVerifier
 
@@ -31,6 +28,12 @@ _GROWTH: Final = 4.0
 _GOES_ON: Final = "the verdicts of the finished parts are stored, and --resume judges the rest."
 
 
+def is_slow(verifier: Verifier) -> bool:
+    """Tell whether a verdict takes so long, or costs so much, that it is not to be made twice."""
+    asks = verifier.mode == "judge" or isinstance(verifier, JudgeVerifier)
+    return asks or verifier.isolated or verifier.wants_sandbox
+
+
 def first_unit(verifier: Verifier, slots: int, judge: EndpointSpec | None) -> int:
     """Return how many rollouts are judged before anything is known of a verifier's pace.
 
@@ -41,20 +44,24 @@ def first_unit(verifier: Verifier, slots: int, judge: EndpointSpec | None) -> in
     """
     if isinstance(verifier, JudgeVerifier):
         return _ROWS_PER_REQUEST * (verifier.concurrency if judge is None else judge.concurrency)
-    return _ROWS_PER_TASK * slots if verifier.isolated or verifier.wants_sandbox else _FAST_ROWS
+    return _ROWS_PER_TASK * slots if is_slow(verifier) else _FAST_ROWS
 
 
-def store_verdicts(
-    lake: Lake, todo: DataFrame, judged: Callable[[DataFrame], DataFrame], *, count: int, first_rows: int, say: Say
+def in_units(
+    todo: DataFrame,
+    store: Callable[[DataFrame], None],
+    *,
+    count: int,
+    first_rows: int,
+    say: Callable[[str], None],
 ) -> int:
-    """Judge rollouts and store the verdicts; returns in how many commits.
+    """Judge and store rollouts a unit at a time; returns how many units there were.
 
     Units are ranges of a hash of the rollout's key, so that they are the same whatever is stored meanwhile.
 
     Args:
-        lake: Where `verifications` is.
         todo: What `verify.stage.unverified` returns.
-        judged: From rollouts to rows of `verifications`.
+        store: Judges the rollouts of one unit and commits the verdicts.
         count: How many rollouts there are.
         first_rows: About how many are the first unit, and the smallest that there is.
         say: Told how far it is, after each unit but the last.
@@ -65,19 +72,19 @@ def store_verdicts(
     """
     buckets = -(-count // first_rows)
     bucket = F.pmod(F.xxhash64(*ROLLOUT_KEY), F.lit(max(1, buckets)))
-    done, width, commits = 0, 1, 0
+    done, width, units = 0, 1, 0
     while done < buckets:
         end, began = min(done + width, buckets), time.monotonic()
         unit = todo if end - done == buckets else todo.where((bucket >= done) & (bucket < end))
         try:
-            lake.append(VERIFICATIONS, judged(unit))
+            store(unit)
         except KeyboardInterrupt as interrupt:
             raise KeyboardInterrupt(f"Interrupted; {_GOES_ON}") from interrupt
         except StorageError as error:
             raise StorageError(f"{str(error).rstrip('.')}; {_GOES_ON}") from error
         pace = (end - done) / (time.monotonic() - began)
         width = max(1, int(min(pace * UNIT_SECONDS, _GROWTH * (end - done))))
-        done, commits = end, commits + 1
+        done, units = end, units + 1
         if done < buckets:
             say(f"About {done / buckets:.0%} of {count} rollouts are judged and stored.")
-    return commits
+    return units
