@@ -1,4 +1,12 @@
-"""Instruction following: each instruction of IFEval with a right, a wrong and a tricky answer."""
+"""Instruction following: each instruction of IFEval with a right, a wrong and a tricky answer.
+
+Faults of the official checkers that are kept, since published scores have them: "CANNOT" and "DON'T" are two capital
+words each; a rule of dashes ("---") is a bullet; a factor in "2 * 3 * 4" is a highlight; a section is wherever its word
+and a number stand; an empty paragraph is not counted, but has a place; ``<< <>>`` is a title; a text without a language
+is in every one. Faults that are not kept: a letter such as "#" is replaced by a random one (prompts 1122 and 1129 of
+IFEval); keywords are regular expressions, so that "C++" cannot be asked for and "a.b" finds "axb"; absent arguments are
+drawn at random; the language is told by chance; an unreadable nesting of JSON raises.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +31,8 @@ TABLE: list[tuple[str, dict[str, Any], list[str], list[str]]] = [
     (
         "change_case:capital_word_frequency",
         {"capital_relation": "at least", "capital_frequency": 2},
-        ["I am NASA", "A B"],
-        ["NASA only", ""],
+        ["I am NASA", "A B", "CANNOT", "DON'T", "R&B", "the EU—the UN"],
+        ["NASA only", "", "H2O", "AND/OR", "O'BRIEN", "JSON_FILE", "COVID-19", "X=Y", "U.S.A.", "IT is's"],
     ),
     (
         "change_case:capital_word_frequency",
@@ -51,7 +59,7 @@ TABLE: list[tuple[str, dict[str, Any], list[str], list[str]]] = [
         ["a******b", "******a******b******"],
         ["a", "a******a", "a******b******c", "a******\n******b"],
     ),
-    ("count:lowercase_counting", {"N": 2}, ["One two three", "ONE 2"], ["a b c"]),
+    ("count:lowercase_counting", {"N": 2}, ["One two three", "ONE 2", "a1 b2 c3 été"], ["a b c"]),
     (
         "detectable_content:number_placeholders",
         {"num_placeholders": 2},
@@ -75,7 +83,7 @@ TABLE: list[tuple[str, dict[str, Any], list[str], list[str]]] = [
         "detectable_format:json_format",
         {},
         ['{"a": [1]}', "```json\n[1]\n```", "```\n1\n```", "12"],
-        ["{'a': 1}", "", "Here: {}", "[" * 100_000],
+        ["{'a': 1}", "", "Here: {}", "[" * 100_000, "```JSON5\n{}\n```", "9" * 5000],
     ),
     (
         "detectable_format:multiple_sections",
@@ -86,16 +94,21 @@ TABLE: list[tuple[str, dict[str, Any], list[str], list[str]]] = [
     (
         "detectable_format:number_bullet_lists",
         {"num_bullets": 2},
-        ["* a\n* b", "- a\n  * b"],
-        ["* a", "* a\n* b\n- c", "** a\n** b"],
+        ["* a\n* b", "- a\n  * b", "\u3000* a\n\u00a0- b", "- a\n---", "*\n\n- b"],
+        ["* a", "* a\n* b\n- c", "** a\n** b", "* a\n* b\n---"],
     ),
     (
         "detectable_format:number_highlighted_sections",
         {"num_highlights": 2},
-        ["*a* and *b*", "**a** *b*"],
-        ["*a*", "* a\n* b", "****"],
+        ["*a* and *b*", "**a** *b*", "2 * 3 * 4 and *b*"],
+        ["*a*", "**one**", "* a\n* b", "****"],
     ),
-    ("detectable_format:title", {}, ["<<poem of joy>>", "x <<a>> y", "<<Rust -> C++>>"], ["<a>", "<< >>", "<<a\nb>>"]),
+    (
+        "detectable_format:title",
+        {},
+        ["<<poem of joy>>", "x <<a>> y", "<<a > b>>", "<<<a>>>", "<< <>>"],
+        ["<a>", "<< >>", "<<a\nb>>", ">>a<<", "<<>>", "<<>"],
+    ),
     (
         "first_word:first_word_sent",
         {"first_word": "so"},
@@ -104,6 +117,7 @@ TABLE: list[tuple[str, dict[str, Any], list[str], list[str]]] = [
     ),
     ("keywords:existence", {"keywords": ["C++", "go"]}, ["c++ and Go", "going C++"], ["c and go"]),
     ("keywords:forbidden_words", {"forbidden_words": ["art"]}, ["a party", "none"], ["ART.", "my art"]),
+    ("keywords:forbidden_words", {"forbidden_words": ["C++"]}, ["C", "C++11"], ["in c++ only"]),
     (
         "keywords:frequency",
         {"relation": "less than", "keyword": "a.b", "frequency": 2},
@@ -128,12 +142,17 @@ TABLE: list[tuple[str, dict[str, Any], list[str], list[str]]] = [
         ["Heute ist das Wetter schön und die Kinder spielen im Garten.", "123"],
         [EN],
     ),
-    ("last_word:last_word_answer", {"last_word": "end"}, ["the end", "The End!"], ["the ending", ""]),
+    (
+        "last_word:last_word_answer",
+        {"last_word": "end"},
+        ["the end", "The **End**!"],
+        ["the ending", "week-end", "end ?", ""],
+    ),
     (
         "length_constraints:nth_paragraph_first_word",
         {"num_paragraphs": 2, "nth_paragraph": 2, "first_word": "Elm"},
-        ["a\n\nelm tree", 'a\n\n"Elm, b'],
-        ["elm\n\na", "a\n\nelms", "a\n\nelm\n\nb", "a"],
+        ["a\n\nelm tree", 'a\n\n"Elm, b', "a\n\nelm's\n\n"],
+        ["elm\n\na", "a\n\nelms", "a\n\nelm\n\nb", "a", "a\n\n\n\nelm"],
     ),
     (
         "length_constraints:number_paragraphs",
@@ -148,7 +167,7 @@ TABLE: list[tuple[str, dict[str, Any], list[str], list[str]]] = [
         ["Dr. Smith ran", ""],
     ),
     ("length_constraints:number_words", {"relation": "at least", "num_words": 10}, [TEN], ["word " * 9]),
-    ("letters:letter_counting", {"relation": "at least", "N": 3}, ["abc", "a b é"], ["ab 12"]),
+    ("letters:letter_counting", {"relation": "at least", "N": 3}, ["abc", "A b c"], ["ab 12", "a b é"]),
     ("paragraphs:paragraphs", {}, ["a\n***\nb"], ["a\n\nb"]),
     ("punctuation:no_comma", {}, ["a; b"], ["a, b"]),
     (
@@ -195,6 +214,30 @@ def test_strict_and_loose_over_all_and_each() -> None:
     assert judge("", TWO).scores == dict.fromkeys(verdict.scores, 0.0)
 
 
+def test_an_instruction_that_stands_twice_counts_twice() -> None:
+    """Seventeen prompts of IFEval ask for at least and for fewer than so many of a thing."""
+    task = {
+        "instruction_id_list": ["keywords:frequency"] * 2,
+        "kwargs": [
+            {"relation": "at least", "keyword": "a", "frequency": 2},
+            {"relation": "less than", "keyword": "a", "frequency": 3.0},
+        ],
+    }
+    assert judge("a a", task).reward == 1.0
+    assert judge("a a a", task).scores["strict_instructions"] == 0.5
+
+
+def test_the_task_says_how_it_is_graded_unless_the_parameter_does() -> None:
+    assert judge("a b", TWO | {"grading_mode": "fraction"}).reward == 0.5
+    assert judge("a b", TWO | {"grading_mode": "binary"}).reward == 0.0
+    assert judge("a b", TWO | {"grading_mode": "fraction"}, reward="strict").reward == 0.0
+    assert judge("a b", TWO | {"grading_mode": "best"}).state == "verifier_error"
+
+
+def test_the_fields_may_stand_in_verifier_metadata() -> None:
+    assert judge("a b", {"id": 1, "verifier_metadata": TWO | {"grading_mode": "fraction"}}).reward == 0.5
+
+
 @pytest.mark.parametrize(
     ("inputs", "told"),
     [
@@ -202,13 +245,45 @@ def test_strict_and_loose_over_all_and_each() -> None:
         ({"instruction_id_list": ["punctuation:no_comma"], "kwargs": []}, "lists of one length"),
         ({"instruction_id_list": ["letters:letter_counting"], "kwargs": [{"N": 3, "relation": "about"}]}, "at least"),
         ({"instruction_id_list": ["count:lowercase_counting"], "kwargs": [{"N": "3"}]}, "whole number"),
+        ({"instruction_id_list": ["count:lowercase_counting"], "kwargs": [{"N": -1}]}, "0 or more"),
+        ({"instruction_id_list": ["count:lowercase_counting"], "kwargs": [{"N": float("inf")}]}, "whole number"),
+        ({"instruction_id_list": ["count:lowercase_counting"], "kwargs": [3]}, "must be an object"),
+        ({"instruction_id_list": [["count:lowercase_counting"]], "kwargs": [{}]}, "there is no instruction"),
+        ({"instruction_id_list": ["keywords:existence"], "kwargs": [{"keywords": "go"}]}, "list of texts"),
+        ({"instruction_id_list": ["language:response_language"], "kwargs": [{"language": "xx"}]}, "cannot be told"),
+        (
+            {
+                "instruction_id_list": ["keywords:letter_frequency"],
+                "kwargs": [{"letter": "ab", "let_relation": "at least", "let_frequency": 1}],
+            },
+            "one character",
+        ),
+        (
+            {
+                "instruction_id_list": ["length_constraints:nth_paragraph_first_word"],
+                "kwargs": [{"num_paragraphs": 2, "nth_paragraph": 3, "first_word": "a"}],
+            },
+            "nth_paragraph is 3",
+        ),
     ],
-    ids=["unknown", "lengths", "relation", "number"],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_task_that_asks_wrongly_is_an_error_and_no_zero(inputs: dict[str, Any], told: str) -> None:
-    verdict = judge("x", inputs)
+@pytest.mark.parametrize("answer", ["x", ""], ids=["some", "empty"])
+def test_a_task_that_asks_wrongly_is_an_error_whatever_the_answer(
+    inputs: dict[str, Any], told: str, answer: str
+) -> None:
+    verdict = judge(answer, inputs)
     assert (verdict.state, verdict.reward) == ("verifier_error", None)
     assert told in verdict.detail["reason"]
+
+
+@pytest.mark.parametrize(("name", "arguments"), [row[:2] for row in TABLE], ids=[row[0] for row in TABLE])
+def test_each_argument_is_needed(name: str, arguments: dict[str, Any]) -> None:
+    for absent in arguments:
+        task = {"instruction_id_list": [name], "kwargs": [arguments | {absent: None}]}
+        verdict = judge("", task)
+        assert verdict.state == "verifier_error"
+        assert f"instruction '{name}': {absent} is None" in verdict.detail["reason"]
 
 
 def prompts() -> list[dict[str, Any]]:
@@ -219,21 +294,26 @@ def prompts() -> list[dict[str, Any]]:
 @settings(max_examples=25, deadline=None)
 @given(st.text(max_size=200))
 def test_every_prompt_of_ifeval_can_be_judged_on_any_text(answer: str) -> None:
-    for row in prompts()[:40]:
-        assert judge(answer, row).state == "scored"
+    one_for_each = {name: row for row in prompts() for name in row["instruction_id_list"]}
+    assert len(one_for_each) == 25
+    for prompt in one_for_each.values():
+        assert judge(answer, prompt).state == "scored"
 
 
 def test_all_prompts_are_known() -> None:
     assert {judge("a b c", row).state for row in prompts()} == {"scored"}
 
 
-@pytest.mark.parametrize("piece", ["*", "[", "<<", "a. ", '"', "\n\n", "***", "A.", "- \n"], ids=repr)
+HOSTILE = ["*", "[", "<<", "a. ", '"', "\n\n", "A.", "- \n", "'S", "? ! ", "a@b"]
+
+
+@pytest.mark.parametrize("piece", HOSTILE, ids=repr)
 def test_a_huge_answer_takes_no_long_time(piece: str) -> None:
     answer = piece * (1_000_000 // len(piece))
-    for name, arguments, _, _ in TABLE:
+    for name, arguments in {row[0]: row[1] for row in TABLE}.items():
         began = time.process_time()
         CHECKS[name](answer, arguments)
-        assert time.process_time() - began < 4.0, name
+        assert time.process_time() - began < 2.0, name
 
 
 def test_nemo_gyms_rollouts_have_the_stored_rewards() -> None:

@@ -7,24 +7,24 @@ from typing import Any, Final
 
 from gym_spark.config import JsonObject
 
-#: Tells whether a text follows an instruction with these arguments; wrong arguments raise ValueError.
+#: Tells whether a text follows an instruction with these arguments. Wrong ones raise ValueError, whatever the text.
 Check = Callable[[str, JsonObject], bool]
 
 _RELATIONS: Final = {"at least": int.__ge__, "less than": int.__lt__}
 
 
 def number(arguments: JsonObject, name: str) -> int:
-    """Return an argument that must be a whole number."""
+    """Return an argument that must be a whole number, 0 or more; a whole float too, as a table of mixed ones has it."""
     value = arguments.get(name)
-    if isinstance(value, bool) or not isinstance(value, int | float) or value != int(value):
-        raise ValueError(f"{name} is {value!r}; it must be a whole number")
+    if isinstance(value, bool) or not isinstance(value, int | float) or value < 0 or value % 1 != 0:
+        raise ValueError(f"{name} is {value!r}; it must be a whole number, 0 or more")
     return int(value)
 
 
 def text(arguments: JsonObject, name: str) -> str:
-    """Return an argument that must be a text."""
+    """Return an argument that must be a text with something in it."""
     value = arguments.get(name)
-    if not isinstance(value, str) or not value:
+    if not isinstance(value, str) or not value.strip():
         raise ValueError(f"{name} is {value!r}; it must be text")
     return value
 
@@ -32,7 +32,7 @@ def text(arguments: JsonObject, name: str) -> str:
 def texts(arguments: JsonObject, name: str) -> list[str]:
     """Return an argument that must be a list of texts."""
     value = arguments.get(name)
-    if not isinstance(value, list) or not value or not all(isinstance(one, str) and one for one in value):
+    if not isinstance(value, list) or not value or not all(isinstance(one, str) and one.strip() for one in value):
         raise ValueError(f"{name} is {value!r}; it must be a list of texts")
     return value
 

@@ -10,10 +10,11 @@ from gym_spark.config import JsonObject
 from gym_spark.verify.instructions.base import Check, number, text
 
 _PLACEHOLDER: Final = re.compile(r"\[[^\[\]\n]*\]")
-_BULLET: Final = re.compile(r"^[ \t]*(?:\*[^*\n]|-).*$", re.MULTILINE)
+#: Blanks of any kind stand before a bullet; what follows a "*" may be the line's end.
+_STAR: Final = re.compile(r"^[^\S\n]*\*[^*].*$", re.MULTILINE)
+_DASH: Final = re.compile(r"^[^\S\n]*-.*$", re.MULTILINE)
 _HIGHLIGHT: Final = re.compile(r"\*([^\n*]*)\*")
 _DOUBLE: Final = re.compile(r"\*\*([^\n*]*)\*\*")
-_FENCE: Final = re.compile(r"\A```(?:json)?", re.IGNORECASE)
 _CHOICES: Final = ("My answer is yes.", "My answer is no.", "My answer is maybe.")
 
 
@@ -22,7 +23,7 @@ def _placeholders(answer: str, arguments: JsonObject) -> bool:
 
 
 def _bullets(answer: str, arguments: JsonObject) -> bool:
-    return len(_BULLET.findall(answer)) == number(arguments, "num_bullets")
+    return len(_STAR.findall(answer)) + len(_DASH.findall(answer)) == number(arguments, "num_bullets")
 
 
 def _highlights(answer: str, arguments: JsonObject) -> bool:
@@ -48,18 +49,21 @@ def _choice(answer: str, arguments: JsonObject) -> bool:
 
 
 def _json(answer: str, arguments: JsonObject) -> bool:
-    inner = _FENCE.sub("", answer.strip()).removesuffix("```").strip()
+    inner = answer.strip()
+    for fence in ("```json", "```Json", "```JSON", "```"):
+        inner = inner.removeprefix(fence)
     try:
-        json.loads(inner)
+        json.loads(inner.removesuffix("```").strip())
     except (ValueError, RecursionError):
         return False
     return True
 
 
 def _title(answer: str, arguments: JsonObject) -> bool:
+    """Look for a title on one line, from its first ``<<`` to its last ``>>``: a greedy expression, in linear time."""
     for line in answer.split("\n"):
-        begin, end = line.find("<<"), line.rfind(">>")
-        if 0 <= begin < end and line[begin:end].strip("<> "):
+        start, end = line.find("<<"), line.rfind(">>")
+        if 0 <= start < end - 2 and line[start:end].lstrip("<").rstrip(">").strip():
             return True
     return False
 
