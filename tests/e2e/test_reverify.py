@@ -99,6 +99,9 @@ def test_p42_a_verifier_that_needs_the_session_is_refused_unless_forced_and_then
     assert [row["unsafe"] for row in rows] == [True] * 10
     assert [row["unsafe"] for row in lake.read(REVERIFICATIONS).collect()] == [True]
     assert "Unsafe" in gym("eval", "profile", "--run-id", "r1", "--verification-id", "forced").out
+    gym("eval", "export", "--run-id", "r1", "--verification-id", "forced", "--output", tmp_path / "rows.jsonl")
+    lines = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
+    assert [line["verification"]["unsafe"] for line in lines] == [True] * 10
     status = gym("eval", "status", "--run-id", "r1")
     assert f"Verified again: forced (by {IN_SESSION} at " in status.out
     assert ", unsafe)." in status.out
@@ -176,6 +179,12 @@ def test_what_a_judge_failed_on_is_judged_again_and_shown_beside_what_it_was(
         rest = gym(*words)
         assert "Beside what it was before: 3 rollouts of 3 tasks from not scored to scored." in rest.out
         assert "0 rollouts judged" in gym(*words).out
+        # Whoever shows a rollout shows the verdict that stands, once.
+        gym("eval", "export", "--run-id", "r1", "--output", tmp_path / "rows.jsonl")
+        lines = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
+        assert [line["verification"]["state"] for line in lines] == ["scored"] * 4
+        shown = json.loads(gym("eval", "profile", "--run-id", "r1", "--samples", 9, "--json").out)
+        assert [sample["verdict"] for sample in shown["samples"]] == ["scored"] * 4
         assert server.requests == sent, "no model was asked"
     assert states(lake) == Counter({("judge_failed", None): 4, ("scored", 1.0): 4})
     assert json.loads(gym("eval", "profile", "--run-id", "r1", "--json").out)["coverage"]["scored"] == 4
