@@ -13,17 +13,14 @@ from gym_spark.results.outcomes import kept
 from gym_spark.rollout.share import Share
 from gym_spark.rollout.spending import shared_out
 from gym_spark.rollout.stage import task_slots
-from gym_spark.tables.keys import ROLLOUT_KEY
 from gym_spark.tables.lake import Lake
 from gym_spark.tables.schemas import VERIFICATIONS
+from gym_spark.verdict_units import first_unit, in_units, is_slow
 from gym_spark.verify.base import load_verifier
 from gym_spark.verify.stage import verdicts
 
 #: Wall-clock limit of one verdict in a child process.
 VERIFY_LIMIT_S: Final = 10.0
-#: Rollouts whose verdicts are one commit: a kill costs the verdicts of one such unit.
-UNIT_ROWS: Final = 100_000
-SLOW_UNIT_ROWS: Final = 2_000
 
 
 def judge_and_store(
@@ -39,8 +36,8 @@ def judge_and_store(
     unsafe: bool = False,
     count: int | None = None,
     say: Callable[[str], None] = lambda text: None,
-) -> None:
-    """Judge rollouts and add the verdicts to `verifications`.
+) -> int:
+    """Judge rollouts and add the verdicts to `verifications`; returns in how many commits.
 
     A verifier that asks a model, or takes long, judges before the table's turn is taken, so that nobody waits for it
     and no conflict makes it judge twice.
@@ -60,21 +57,22 @@ def judge_and_store(
 
     Raises:
         ConfigError: the verifier cannot be built, or lacks a sandbox or a judge that it needs.
+        StorageError: Spark or the storage gave up; finished units are stored.
     """
-    loaded = load_verifier(verifier.name, verifier.params)
-    slow = loaded.isolated or loaded.wants_sandbox or loaded.mode == "judge" or loaded.needs_judge
+    loaded, slots = load_verifier(verifier.name, verifier.params), task_slots(lake.spark)
+    slow = is_slow(loaded)
     if count is None:
         count = todo.count() if slow else 1
-    workers = 1
+    workers, spread = 1, slots if loaded.isolated or loaded.wants_sandbox else 1
     if judge is not None and loaded.needs_judge:
         judge = shared_out(judge, share)
         # At least one request in flight for each, or they would be more together than the judge may have.
-        workers = max(1, min(task_slots(lake.spark), judge.concurrency))
-    units = -(-count // (SLOW_UNIT_ROWS if slow else UNIT_ROWS))
-    for unit in range(units):
-        part = todo.where(F.pmod(F.xxhash64(*ROLLOUT_KEY), F.lit(units)) == unit) if units > 1 else todo
+        workers = spread = max(1, min(slots, judge.concurrency))
+
+    def store(part: DataFrame) -> None:
         rows = verdicts(
-            part.repartition(workers) if workers > 1 else part,
+            # What is stored may lie in one small file, and a slow verifier shall have every core all the same.
+            part.repartition(spread) if spread > 1 else part,
             run_id=run_id,
             verification_id=verification_id,
             verifier=verifier,
@@ -90,5 +88,5 @@ def judge_and_store(
                 lake.append(VERIFICATIONS, judged)
         else:
             lake.append(VERIFICATIONS, rows)
-        if units > 1:
-            say(f"{unit + 1} of {units} parts of {count} rollouts are judged.")
+
+    return in_units(todo, store, count=count, first_rows=first_unit(loaded, slots, judge), say=say)

@@ -106,14 +106,21 @@ def _curves(measured: Sequence[JsonObject]) -> dict[str, float]:
     return {row["name"]: row["value"] for row in measured if row["name"].startswith(("pass@", "majority@"))}
 
 
-def run_outcomes(lake: Lake, record: RunRecord) -> DataFrame:
-    """Return what became of each planned rollout (`results.outcomes`); its label is the agent, or the harness."""
+def run_outcomes(lake: Lake, record: RunRecord, judged: DataFrame | None = None) -> DataFrame:
+    """Return what became of each planned rollout (`results.outcomes`); its label is the agent, or the harness.
+
+    Args:
+        lake: The lake.
+        record: The run.
+        judged: The verdicts that count; None: those that its verification has.
+    """
     here = {"run_id": record.spec.run_id}
     if record.spec.imported is not None:
         plan = planned(lake, record, "label")
     else:
         plan = planned(lake, record).withColumn("label", F.lit(record.spec.harness.name))
-    judged = lake.read(VERIFICATIONS, verification_id=record.verification_id, **here)
+    if judged is None:
+        judged = lake.read(VERIFICATIONS, verification_id=record.verification_id, **here)
     return outcomes(plan, lake.read(ROLLOUTS, **here), judged, count=record.planned_rollouts)
 
 

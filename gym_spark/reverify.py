@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 
-from pyspark.sql import DataFrame
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from gym_spark.config import EndpointSpec, JsonObject, PartSpec
@@ -19,10 +20,10 @@ from gym_spark.planning import asked, tasks_of
 from gym_spark.reporting import run_outcomes
 from gym_spark.results.flips import Change, change_between
 from gym_spark.results.outcomes import kept
-from gym_spark.rollout.adoption import in_share
-from gym_spark.rollout.share import WHOLE, Share, check_share
+from gym_spark.rollout.share import WHOLE, Share
 from gym_spark.tables.keys import ATTEMPT_KEY
 from gym_spark.tables.lake import SPARK_ERRORS, Lake, first_line
+from gym_spark.tables.reverifications import noted_of
 from gym_spark.tables.runs import RunRecord, versions
 from gym_spark.tables.schemas import REVERIFICATIONS, ROLLOUTS, VERIFICATIONS
 from gym_spark.verify.base import Verifier, check_judge, check_sandbox, load_verifier, verifier_digest
@@ -51,7 +52,8 @@ class Reverification:
 
     Attributes:
         verification_id: Its name.
-        compared_with: The verification that it is compared with, the run's own.
+        compared_with: The verification that it is compared with, the run's own; if that is the one that was completed,
+            as it was before.
         unsafe: The verdicts were forced and may mean nothing.
         judged: Verdicts that were added, failed rollouts' included.
     """
@@ -93,9 +95,9 @@ def reverify(
         verifier: Which verifier, with which parameters.
         verification_id: Name of the verification; made from verifier and parameters unless given.
         selection: Which rollouts; None: all.
-        resume: The verification exists: judge what it has no verdict on.
+        resume: Where the verification exists, judge what it has no verdict on.
         force: Also where the verifier needs more than what is stored; the verdicts are then marked `unsafe`.
-        share: The part of the shards to judge, of several parallel jobs.
+        share: The part of the tasks to judge, of several parallel jobs.
         sandbox: Where model-written code may run (`RunSpec.sandbox`).
         judge: Endpoint of the model that the verifier asks (`RunSpec.judge`).
         preflight: Send the judge one tiny request first.
@@ -112,44 +114,59 @@ def reverify(
     unsafe = _is_unsafe(verifier.name, loaded, force=force)
     name = verification_id or verification_id_of(verifier, judge)
     run_id = record.spec.run_id
-    lake.ensure(VERIFICATIONS, REVERIFICATIONS)
-    digest = verifier_digest(verifier.name, verifier.params, judge)
-    goes_on = resume or selection.judge_failed_only
+    is_there = _is_there(lake, run_id, name, verifier_digest(verifier.name, verifier.params, judge))
+    if not is_there and selection.judge_failed_only:
+        raise ConfigError(f"The run '{run_id}' has no verification '{name}' to go on with; leave the flag out.")
     # Jobs that share a verification out join it, whichever begins first.
-    _check_name(lake, run_id, name, digest, goes_on=goes_on, joins=share != WHOLE)
-    if share != WHOLE:
-        shards = tasks_of(lake, record).agg(F.max("shard").alias("last")).first()
-        check_share(share, 1 + (shards["last"] if shards is not None else 0), record.spec.benchmark)
-
-    rollouts = lake.read(ROLLOUTS, run_id=run_id).where(in_share(share))
-    known = _verdicts_of(lake, run_id, name)
-    chosen = _chosen(rollouts, tasks_of(lake, record), selection, known)
-    passed_over = None if selection.judge_failed_only else known
-    todo = unverified(rollouts, asked(lake, record), passed_over, chosen=chosen)
+    if is_there and not (resume or selection.judge_failed_only or share != WHOLE):
+        raise ConfigError(
+            f"The run '{run_id}' has the verification '{name}'; add --resume to judge what it has no verdict on, or "
+            "take another --verification-id to judge everything anew."
+        )
+    if resume and not is_there:
+        say(f"The run has no verification '{name}' yet: it begins now.")
+    todo = _todo(lake, record, selection, share, name if is_there else None)
     count = _count(todo, selection)
     if count and loaded.needs_judge and judge is not None and preflight:
         preflight_judge(judge, say)
+    # Pinned: what is completed may be the run's own verification.
+    here = {"run_id": run_id, "verification_id": record.verification_id}
+    was = lake.read_as_of_now(VERIFICATIONS, **here) if name == record.verification_id else None
     if count:
+        lake.ensure(VERIFICATIONS, REVERIFICATIONS)
         used = sandbox if loaded.wants_sandbox else None
         _note(lake, record, name, verifier, selection, unsafe=unsafe, judge=judge, sandbox=used)
-    with kept(run_outcomes(lake, record)) as before:
-        before.count()  # as it is now: the verification that is completed may be the run's own
-        judge_and_store(
-            lake,
-            todo,
-            run_id=run_id,
-            verification_id=name,
-            verifier=verifier,
-            sandbox=sandbox,
-            judge=judge,
-            share=share,
-            unsafe=unsafe,
-            count=count,
-            say=say,
-        )
-        with kept(run_outcomes(lake, replace(record, verification_id=name))) as after:
-            change = change_between(before, after)
+    commits = judge_and_store(
+        lake,
+        todo,
+        run_id=run_id,
+        verification_id=name,
+        verifier=verifier,
+        sandbox=sandbox,
+        judge=judge,
+        share=share,
+        unsafe=unsafe,
+        count=count,
+        say=say,
+    )
+    if commits > 1:
+        lake.compact(VERIFICATIONS, run_id=run_id, verification_id=name)
+    with (
+        kept(run_outcomes(lake, record, was)) as before,
+        kept(run_outcomes(lake, replace(record, verification_id=name))) as after,
+    ):
+        change = change_between(before, after)
     return Reverification(run_id, name, record.verification_id, verifier, unsafe, count, change)
+
+
+def _in_share(share: Share) -> Column:
+    """Return the condition that a rollout belongs to a share of the run.
+
+    By task and not by shard: any run can then be shared out over any number of jobs, a small or imported one too, whose
+    tasks are all in one shard. No claim is kept: two jobs on one share cost verdicts that were there, and the newest of
+    a rollout stands.
+    """
+    return F.pmod(F.xxhash64("task_id"), F.lit(share.of)) == share.index - 1
 
 
 def _count(todo: DataFrame, selection: Selection) -> int:
@@ -167,21 +184,12 @@ def verification_of(lake: Lake, record: RunRecord, verification_id: str | None) 
     Raises:
         ConfigError: the run has no such verification.
     """
-    if verification_id is None or verification_id == record.verification_id:
-        return record, False
-    noted = _noted(lake, record.spec.run_id)
-    if verification_id not in noted:
-        hint = did_you_mean(verification_id, [record.verification_id, *noted])
-        raise ConfigError(f"The run '{record.spec.run_id}' has no verification '{verification_id}'{hint}")
-    return replace(record, verification_id=verification_id), noted[verification_id]
-
-
-def _noted(lake: Lake, run_id: str) -> dict[str, bool]:
-    """Return the names of a run's reverifications, and whether some verdicts of each are unsafe."""
-    if not lake.exists(REVERIFICATIONS):
-        return {}
-    rows = lake.read(REVERIFICATIONS, run_id=run_id).groupBy("verification_id").agg(F.max("unsafe").alias("unsafe"))
-    return {row["verification_id"]: bool(row["unsafe"]) for row in rows.collect()}
+    name = verification_id or record.verification_id
+    noted = noted_of(lake, record.spec.run_id)
+    if name not in (record.verification_id, *noted):
+        hint = did_you_mean(name, [record.verification_id, *noted])
+        raise ConfigError(f"The run '{record.spec.run_id}' has no verification '{name}'{hint}")
+    return replace(record, verification_id=name), name in noted and noted[name].unsafe
 
 
 def own_verifier(record: RunRecord) -> PartSpec:
@@ -211,31 +219,31 @@ def _is_unsafe(name: str, loaded: Verifier, *, force: bool) -> bool:
     return True
 
 
-def _check_name(lake: Lake, run_id: str, name: str, digest: str, *, goes_on: bool, joins: bool) -> None:
+def _is_there(lake: Lake, run_id: str, name: str, digest: str) -> bool:
+    """Tell whether the run has verdicts of that name; refuse those of another verifier."""
     stored = lake.read(VERIFICATIONS, run_id=run_id, verification_id=name).select("verifier_digest").first()
-    if stored is None:
-        if goes_on and not joins:
-            raise ConfigError(f"The run '{run_id}' has no verification '{name}' to go on with; leave the flag out.")
-        return
-    if stored["verifier_digest"] != digest:
+    if stored is not None and stored["verifier_digest"] != digest:
         raise ConfigError(
-            f"The verification '{name}' of the run '{run_id}' was made by another verifier, or other parameters; take "
-            "another --verification-id."
+            f"The verification '{name}' of the run '{run_id}' was made by another verifier, other parameters, or other "
+            "versions of its libraries; take another --verification-id."
         )
-    if not (goes_on or joins):
-        raise ConfigError(
-            f"The run '{run_id}' has the verification '{name}'; add --resume to judge what it has no verdict on, or "
-            "take another --verification-id to judge everything anew."
-        )
+    return stored is not None
 
 
-def _verdicts_of(lake: Lake, run_id: str, name: str) -> DataFrame | None:
-    """Return the verdicts of a verification; None if there are none, which saves the look for what is new."""
-    here = {"run_id": run_id, "verification_id": name}
-    return None if lake.is_empty(VERIFICATIONS, **here) else lake.read(VERIFICATIONS, **here)
+def _todo(lake: Lake, record: RunRecord, selection: Selection, share: Share, name: str | None) -> DataFrame:
+    """Return the rollouts to judge (`verify.stage.unverified`); `name` is of a verification that is to be completed."""
+    run_id = record.spec.run_id
+    rollouts = lake.read(ROLLOUTS, run_id=run_id).where(_in_share(share))
+    known = None if name is None else lake.read(VERIFICATIONS, run_id=run_id, verification_id=name)
+    chosen = _chosen(lake, rollouts, tasks_of(lake, record), selection, known)
+    # What the judge failed on has a verdict.
+    passed_over = None if selection.judge_failed_only else known
+    return unverified(rollouts, asked(lake, record), passed_over, chosen=chosen)
 
 
-def _chosen(rollouts: DataFrame, tasks: DataFrame, selection: Selection, judged: DataFrame | None) -> DataFrame | None:
+def _chosen(
+    lake: Lake, rollouts: DataFrame, tasks: DataFrame, selection: Selection, judged: DataFrame | None
+) -> DataFrame | None:
     """Return the keys of the selected rollouts; None for all.
 
     Raises:
@@ -252,11 +260,14 @@ def _chosen(rollouts: DataFrame, tasks: DataFrame, selection: Selection, judged:
             raise ConfigError(f"--where '{selection.where}' cannot be used: {first_line(error)}") from error
     rows = rows.select(*ATTEMPT_KEY)
     if selection.tasks:
-        named = F.col("task_id").isin(*selection.tasks)
-        rows = rows.where(named)
-        found = {row["task_id"] for row in tasks.where(named).select("task_id").collect()}
-        if missing := sorted(set(selection.tasks) - found):
-            raise ConfigError(f"The run has no task '{missing[0]}'; --tasks takes ids as `eval export` shows them.")
+        # A frame of them, not a condition: they may be very many.
+        named = lake.spark.createDataFrame(pa.table({"task_id": sorted(set(selection.tasks))}))
+        missing = named.join(tasks, on="task_id", how="left_anti").orderBy("task_id").first()
+        if missing is not None:
+            raise ConfigError(
+                f"The run has no task '{missing['task_id']}'; --tasks takes ids as `eval export` shows them."
+            )
+        rows = rows.join(F.broadcast(named), on="task_id", how="left_semi")
     if selection.judge_failed_only and judged is not None:
         rows = rows.join(judge_failed(judged), on=list(ATTEMPT_KEY), how="left_semi")
     return rows

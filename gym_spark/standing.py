@@ -20,6 +20,7 @@ from gym_spark.rollout.progress import Progress
 from gym_spark.rollout.staging import JobBeat, Staging, WorkerStatus
 from gym_spark.tables.keys import ATTEMPT_KEY
 from gym_spark.tables.lake import SPARK_ERRORS, Lake, first_line
+from gym_spark.tables.reverifications import Noted, noted_of
 from gym_spark.tables.runs import RunRecord
 from gym_spark.tables.schemas import ROLLOUTS, VERIFICATIONS
 
@@ -63,7 +64,12 @@ class JobStanding:
 
 @dataclass(frozen=True, slots=True)
 class RunStanding:
-    """Where a run stands."""
+    """Where a run stands.
+
+    Attributes:
+        verification_id: The verification that its numbers are taken from, the run's own.
+        verifications: Those that `eval reverify` made of it.
+    """
 
     run_id: str
     status: str
@@ -72,6 +78,8 @@ class RunStanding:
     coverage: Coverage
     mean_reward: float | None
     jobs: tuple[JobStanding, ...]
+    verification_id: str
+    verifications: tuple[Noted, ...]
 
     def to_json(self) -> str:
         """Return it as strict JSON."""
@@ -113,6 +121,8 @@ def _standing(lake: Lake, record: RunRecord) -> RunStanding:
         coverage=coverage,
         mean_reward=mean.value,
         jobs=tuple(standing for standing in standings if standing is not None),
+        verification_id=record.verification_id,
+        verifications=tuple(noted_of(lake, spec.run_id).values()),
     )
 
 

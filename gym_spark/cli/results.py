@@ -190,16 +190,19 @@ def status(run_id: str | None, lake: str, as_json: bool) -> int:
 @click.command()
 @options.run_id
 @options.lake
+@options.verification_id
 @click.option("--output", type=click.Path(path_type=Path, dir_okay=False), required=True, help="File to write.")
 @click.option("--force", is_flag=True, help="Replace the file if it is there.")
-def export(run_id: str, lake: str, output: Path, force: bool) -> int:
+def export(run_id: str, lake: str, verification_id: str | None, output: Path, force: bool) -> int:
     """Write a run's rollouts and verdicts as JSON Lines."""
     if output.exists() and not force:
         raise ConfigError(f"The file '{output}' exists; choose another --output, or replace it with --force.")
     from gym_spark import flow, reporting
+    from gym_spark.reverify import verification_of
     from gym_spark.tables.runs import get_run
 
     place = flow.open_lake(lake, say=say, to_write=False)
-    written = reporting.export_rows(place, get_run(place, run_id), output)
+    record, _ = verification_of(place, get_run(place, run_id), verification_id)
+    written = reporting.export_rows(place, record, output)
     click.echo(f"{written} rows in {output}.")
     return 0

@@ -22,7 +22,10 @@ def change_lines(done: Reverification) -> Iterator[str]:
     """Say what a reverification did and changed."""
     change = done.change
     verdicts = ", ".join(f"{count} {state}" for state, count in change.verdicts.items()) or "none"
-    yield f"{done.run_id}: {done.judged} rollouts judged by {done.verification_id}; its verdicts: {verdicts}."
+    yield (
+        f"{done.run_id}: {done.judged} rollouts judged by {done.verification_id}, which has verdicts on "
+        f"{change.compared} of {change.planned} planned rollouts: {verdicts}."
+    )
     if done.unsafe:
         yield "Unsafe: the verifier needs more than what is stored; these verdicts may mean nothing."
     flips = [
@@ -30,7 +33,8 @@ def change_lines(done: Reverification) -> Iterator[str]:
         for kind, found in change.flips.items()
         if found.rollouts
     ]
-    yield f"Beside {done.compared_with}: {'; '.join(flips) or 'nothing flipped'}."
+    beside = "what it was before" if done.compared_with == done.verification_id else done.compared_with
+    yield f"Beside {beside}: {'; '.join(flips) or 'nothing flipped'}."
     if change.delta is None:
         yield "Mean reward: no rollout is scored in both."
         return
@@ -59,6 +63,10 @@ def standing_lines(standing: RunStanding) -> Iterator[str]:
     yield f"{covered.summary()}."
     if covered.failures:
         yield "Failures: " + ", ".join(f"{count} {kind}" for kind, count in sorted(covered.failures.items())) + "."
+    for noted in standing.verifications:
+        unsafe = ", unsafe" if noted.unsafe else ""
+        own = ", the run's own" if noted.verification_id == standing.verification_id else ""
+        yield f"Verified again: {noted.verification_id}{own} (by {noted.verifier} at {noted.recorded_at[:19]}{unsafe})."
     for job in standing.jobs:
         who = f"Job for shards {job.share} (process {job.pid} on {job.host}"
         if not job.is_alive:

@@ -14,10 +14,13 @@ from pyspark.sql import functions as F
 
 from gym_spark.errors import ConfigError
 from gym_spark.tables.keys import ATTEMPT_KEY
+from gym_spark.verify.stage import newest
 
 #: Characters of transcripts that one partition of an export may have: the driver takes it whole.
 _PARTITION_CHARS: Final = 32 << 20
 _LARGE: Final = ("output_text", "response", "trajectory")
+#: What is told of a verdict.
+_VERDICT: Final = ("verification_id", "state", "reward", "extracted_answer", "scores", "unsafe", "detail")
 
 
 def export_partitions(rollouts: DataFrame) -> int:
@@ -38,12 +41,13 @@ def exported_rows(rollouts: DataFrame, tasks: DataFrame, verifications: DataFram
 
     Returns:
         `line`: an object with every column of `rollouts`; of the task `responses_create_params` and
-        `verifier_inputs`; and `verification` (state, reward, extracted_answer, scores, detail), null where there is no
-        verdict. What is JSON in its table is JSON text inside the object.
+        `verifier_inputs`; and `verification` (state, reward, extracted_answer, scores, unsafe, detail), null where
+        there is no verdict. What is JSON in its table is JSON text inside the object.
     """
     key = list(ATTEMPT_KEY)
-    verdict = F.struct("verification_id", "state", "reward", "extracted_answer", "scores", "detail")
-    judged = verifications.select(*key, verdict.alias("verification"))
+    # A lake that an earlier version made has no `unsafe` yet.
+    told = [name for name in _VERDICT if name in verifications.columns]
+    judged = newest(verifications, *told).select(*key, F.struct(*told).alias("verification"))
     asked = tasks.select("task_id", "responses_create_params", "verifier_inputs")
     rows = rollouts.join(judged, on=key, how="left").join(asked, on="task_id", how="left")
     rows = in_order(rows, "task_index", "rollout_index", "attempt", partitions=partitions)

@@ -29,7 +29,8 @@ class Change:
     """How two verifications of the same rollouts differ, over rollouts that the second has a verdict on.
 
     Attributes:
-        compared: Rollouts with a verdict in the second.
+        planned: Rollouts that are planned.
+        compared: Of them, those with a verdict in the second.
         verdicts: Of them, by state of the second verdict.
         flips: By one of `KINDS`.
         delta: Mean over tasks of the difference of their mean rewards, second minus first, over rollouts scored in
@@ -40,6 +41,7 @@ class Change:
         n_tasks: Tasks with a rollout scored in both.
     """
 
+    planned: int
     compared: int
     verdicts: dict[str, int]
     flips: dict[str, Flips]
@@ -59,22 +61,24 @@ def change_between(before: DataFrame, after: DataFrame) -> Change:
     """
     key = list(ROLLOUT_KEY)
     first = before.select(*key, F.col("reward").alias("first"))
-    second = after.where(F.col("verdict").isNotNull()).select(*key, "verdict", F.col("reward").alias("second"))
+    second = after.select(*key, "verdict", F.col("reward").alias("second"))
     rows = second.join(first, on=key)
-    was, now = F.col("first"), F.col("second")
+    was, now, is_judged = F.col("first"), F.col("second"), F.col("verdict").isNotNull()
     both = was.isNotNull() & now.isNotNull()
     flipped = {
         "fail_to_pass": both & ~is_pass(was) & is_pass(now),
         "pass_to_fail": both & is_pass(was) & ~is_pass(now),
-        "scored_to_unscored": was.isNotNull() & now.isNull(),
+        "scored_to_unscored": is_judged & was.isNotNull() & now.isNull(),
         "unscored_to_scored": was.isNull() & now.isNotNull(),
     }
     tasks = rows.groupBy("task_id").agg(
-        F.count("*").alias("compared"),
+        F.count("*").alias("planned"),
+        F.count("verdict").alias("compared"),
         *(F.count_if(condition).alias(kind) for kind, condition in flipped.items()),
         F.avg(now - was).alias("difference"),
     )
     found = tasks.agg(
+        F.sum("planned").alias("planned"),
         F.sum("compared").alias("compared"),
         *(F.sum(kind).alias(kind) for kind in KINDS),
         *(F.count_if(F.col(kind) > 0).alias(f"{kind}_tasks") for kind in KINDS),
@@ -83,12 +87,13 @@ def change_between(before: DataFrame, after: DataFrame) -> Change:
         F.count("difference").alias("n_tasks"),
     ).first()
     assert found is not None  # an aggregate without groups has one row
-    verdicts = {row["verdict"]: row["count"] for row in rows.groupBy("verdict").count().collect()}
+    verdicts = {row["verdict"]: row["count"] for row in rows.where(is_judged).groupBy("verdict").count().collect()}
     se = None if found["deviation"] is None else found["deviation"] / found["n_tasks"] ** 0.5
     low = high = None
     if se is not None and se > SAME:
         low, high = interval_95(found["delta"], se, found["n_tasks"], bounded=False)
     return Change(
+        planned=found["planned"] or 0,
         compared=found["compared"] or 0,
         verdicts=dict(sorted(verdicts.items())),
         flips={kind: Flips(found[kind] or 0, found[f"{kind}_tasks"]) for kind in KINDS},

@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from gym_spark.tables.keys import ATTEMPT_KEY
+from gym_spark.verify.stage import newest
 
 
 def sampled(rollouts: DataFrame, tasks: DataFrame, verifications: DataFrame, *, count: int) -> DataFrame:
@@ -31,7 +32,9 @@ def sampled(rollouts: DataFrame, tasks: DataFrame, verifications: DataFrame, *, 
     turn = F.row_number().over(Window.partitionBy("task_id").orderBy(*order))
     picked = rollouts.select(*key).withColumn("turn", turn).orderBy("turn", *order).limit(count).drop("turn")
     reason = F.get_json_object("detail", "$.reason").alias("reason")
-    judged = verifications.select(*key, F.col("state").alias("verdict"), "reward", "extracted_answer", reason)
+    shown = verifications.join(F.broadcast(picked), on=key, how="left_semi")
+    verdicts = newest(shown, "state", "reward", "extracted_answer", "detail")
+    judged = verdicts.select(*key, F.col("state").alias("verdict"), "reward", "extracted_answer", reason)
     stored = rollouts.select(*key, "output_text", "answer_state", "error")
     return (
         stored.join(F.broadcast(picked), on=key)

@@ -48,10 +48,23 @@ def unverified(
     return fresh.join(asked, on=inputs).select(*COLUMNS_IN)
 
 
+def newest(verifications: DataFrame, *columns: str) -> DataFrame:
+    """Return the verdicts that stand, one per attempt: a judge may have been asked again, or two jobs have judged.
+
+    Args:
+        verifications: The verdicts of one verification of a run.
+        columns: What is wanted of a verdict.
+
+    Returns:
+        The attempt's key, and `columns`.
+    """
+    last = F.max_by(F.struct(*columns), "verified_at").alias("newest")
+    return verifications.groupBy(*ATTEMPT_KEY).agg(last).select(*ATTEMPT_KEY, "newest.*")
+
+
 def judge_failed(verifications: DataFrame) -> DataFrame:
     """Return the keys of the attempts whose newest verdict is ``judge_failed``."""
-    newest = verifications.groupBy(*ATTEMPT_KEY).agg(F.max_by("state", "verified_at").alias("newest"))
-    return newest.where(F.col("newest") == "judge_failed").select(*ATTEMPT_KEY)
+    return newest(verifications, "state").where(F.col("state") == "judge_failed").select(*ATTEMPT_KEY)
 
 
 def verdicts(

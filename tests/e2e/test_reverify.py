@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Final
+
+import pyarrow.parquet as pq
 
 from gym_spark.tables.lake import Lake
 from gym_spark.tables.schemas import REVERIFICATIONS, ROLLOUTS, VERIFICATIONS
 from tests.e2e.conftest import Run, Told
 from tests.e2e.test_flow import arguments, quiz
+from tests.e2e.test_kills import kill, wait_until
 from tests.fake_openai import FakeOpenAI, FakeReply, last_user_text
+from tests.processes import start
+from tests.reliability.process_tree import wait_for_end_of
+from tests.reliability.stored import live_files
 
 EVERYTHING = "tests.spark.verifiers:Everything"
 IN_SESSION = "tests.spark.verifiers:InSession"
@@ -68,6 +76,7 @@ def test_p41_a_second_verification_counts_what_it_could_not_judge_and_leaves_the
         assert "--resume" in again.err
         rest = gym(*few, "--resume")
         assert "8 rollouts judged" in rest.out
+        assert "on 10 of 10 planned rollouts: 5 not_scored, 5 scored" in rest.out
         assert states(lake) - before == Counter({("scored", 0.25): 5, ("not_scored", None): 5})
         assert server.requests == sent, "no model was asked"
 
@@ -90,6 +99,14 @@ def test_p42_a_verifier_that_needs_the_session_is_refused_unless_forced_and_then
     assert [row["unsafe"] for row in rows] == [True] * 10
     assert [row["unsafe"] for row in lake.read(REVERIFICATIONS).collect()] == [True]
     assert "Unsafe" in gym("eval", "profile", "--run-id", "r1", "--verification-id", "forced").out
+    gym("eval", "export", "--run-id", "r1", "--verification-id", "forced", "--output", tmp_path / "rows.jsonl")
+    lines = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
+    assert [line["verification"]["unsafe"] for line in lines] == [True] * 10
+    status = gym("eval", "status", "--run-id", "r1")
+    assert f"Verified again: forced (by {IN_SESSION} at " in status.out
+    assert ", unsafe)." in status.out
+    (noted,) = json.loads(gym("eval", "status", "--run-id", "r1", "--json").out)["verifications"]
+    assert (noted["verification_id"], noted["verifier"], noted["unsafe"]) == ("forced", IN_SESSION, True)
     assert "Unsafe" not in gym("eval", "profile", "--run-id", "r1").out
 
 
@@ -97,6 +114,11 @@ def test_p42_a_verifier_that_needs_the_session_is_refused_unless_forced_and_then
 MISTAKES: Final = [
     (["--where", "latency > 3"], "--where 'latency > 3' cannot be used"),
     (["--where", "output_text LIKE ("], "--where 'output_text LIKE (' cannot be used"),
+    (["--where", "attempt + 1"], "--where 'attempt + 1' cannot be used"),
+    (["--where", "count(*) > 1"], "--where 'count(*) > 1' cannot be used"),
+    (["--where", ""], "--where '' cannot be used"),
+    # The columns are right, and a row is not.
+    (["--where", "cast(output_text AS int) > 3"], "--where 'cast(output_text AS int) > 3' cannot be used"),
     (["--tasks", "nobody"], "no task 'nobody'"),
     (["--tasks", "@none.txt"], "--tasks cannot read 'none.txt'"),
     (["--set", "sampling.temperature=1"], "--set takes verifier.params.NAME=VALUE here, not 'sampling'"),
@@ -120,31 +142,83 @@ def test_a_mistake_is_one_sentence_and_judges_nothing(gym: Run, lake: Lake, tmp_
     assert states(lake) == before
 
 
-def test_a_condition_chooses_rollouts_and_shares_of_the_shards_add_up(gym: Run, lake: Lake, tmp_path: Path) -> None:
-    """Only the completed ones by --where; then two jobs, half the shards each, judge the rest."""
-    source = quiz(tmp_path / "quiz.jsonl", 10)
-    gym(
-        "eval",
-        "prepare",
-        "--benchmark",
-        "quiz",
-        "--search-dir",
-        "tests/data/benchmarks",
-        "--source",
-        source,
-        "--num-shards",
-        2,
-    )
+def test_a_condition_chooses_rollouts_and_shares_add_up(gym: Run, lake: Lake, tmp_path: Path) -> None:
+    """Only the completed ones by --where; then three jobs, none of which needs to know whether it is the first."""
     with FakeOpenAI(half_fails) as server:
-        words = arguments(server, "r1", source, "--no-preflight")
-        words.remove("--source")
-        words.remove(source)
-        gym(*words)
-    verifier = ["eval", "reverify", "--run-id", "r1", "--verifier", EVERYTHING, "--verification-id", "v2"]
-    some = gym(*verifier, "--where", "state = 'completed'", "--json")
+        stored_run(gym, tmp_path, server)
+    words = ["eval", "reverify", "--run-id", "r1", "--verifier", EVERYTHING]
+    some = gym(*words, "--verification-id", "v2", "--where", "state = 'completed'", "--json")
     assert json.loads(some.out)["judged"] == 5
-    judged = [
-        json.loads(gym(*verifier, "--resume", "--shards", share, "--json").out)["judged"] for share in ("1/2", "2/2")
-    ]
-    assert sum(judged) == 5
-    assert states(lake, "v2") == Counter({("scored", 1.0): 5, ("not_scored", None): 5})
+    for name, flags, rest in (("v2", ["--resume"], 5), ("v3", [], 10), ("v4", ["--resume"], 10)):
+        told = [
+            gym(*words, "--verification-id", name, *flags, "--shards", share, "--json")
+            for share in ("1/3", "2/3", "3/3")
+        ]
+        assert [one.code for one in told] == [0, 0, 0], told
+        judged = [json.loads(one.out)["judged"] for one in told]
+        assert (sum(judged), max(judged) < 10) == (rest, True)
+        assert states(lake, name) == Counter({("scored", 1.0): 5, ("not_scored", None): 5})
+    assert "no verification 'v4' yet: it begins now" in told[0].err
+
+
+def test_what_a_judge_failed_on_is_judged_again_and_shown_beside_what_it_was(
+    gym: Run, lake: Lake, tmp_path: Path
+) -> None:
+    """Of the run's own verification, which is then compared with itself as it was; the good verdicts stay."""
+    judge = tmp_path / "judge"
+    source = quiz(tmp_path / "quiz.jsonl", 4)
+    with FakeOpenAI(lambda body, n: "1") as server:
+        own = ["--verifier", "tests.spark.verifiers:Away", "--set", f"verifier.params.judge={judge}"]
+        gym(*arguments(server, "r1", source, "--no-preflight", *own))
+        sent = server.requests
+        judge.touch()
+        words = ["eval", "reverify", "--run-id", "r1", "--judge-failed-only"]
+        one = [row["task_id"] for row in lake.read(ROLLOUTS).collect()][:1]
+        first = json.loads(gym(*words, "--tasks", *one, "--json").out)
+        assert (first["judged"], first["change"]["verdicts"]) == (1, {"judge_failed": 3, "scored": 1})
+        rest = gym(*words)
+        assert "Beside what it was before: 3 rollouts of 3 tasks from not scored to scored." in rest.out
+        assert "0 rollouts judged" in gym(*words).out
+        # Whoever shows a rollout shows the verdict that stands, once.
+        gym("eval", "export", "--run-id", "r1", "--output", tmp_path / "rows.jsonl")
+        lines = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
+        assert [line["verification"]["state"] for line in lines] == ["scored"] * 4
+        shown = json.loads(gym("eval", "profile", "--run-id", "r1", "--samples", 9, "--json").out)
+        assert [sample["verdict"] for sample in shown["samples"]] == ["scored"] * 4
+        assert server.requests == sent, "no model was asked"
+    assert states(lake) == Counter({("judge_failed", None): 4, ("scored", 1.0): 4})
+    assert json.loads(gym("eval", "profile", "--run-id", "r1", "--json").out)["coverage"]["scored"] == 4
+
+
+def verdicts_stored(lake: Path, name: str) -> int:
+    """Count the verdicts that are committed, whoever writes them."""
+    return sum(
+        pq.ParquetFile(file).metadata.num_rows for file in live_files(lake / "verifications") if name in str(file)
+    )
+
+
+def test_a_killed_reverification_keeps_its_finished_parts_and_is_completed(
+    gym: Run, lake: Lake, tmp_path: Path
+) -> None:
+    """A slow verifier, the driver killed after the first commit: --resume judges what is left, each rollout once."""
+    with FakeOpenAI(lambda body, n: "1") as server:
+        gym(*arguments(server, "r1", quiz(tmp_path / "quiz.jsonl", 900), "--no-preflight", "--concurrency", 64))
+        sent = server.requests
+        words = ["eval", "reverify", "--run-id", "r1", "--verifier", "tests.spark.verifiers:Slow"]
+        words += ["--verification-id", "slow"]
+        command = [sys.executable, "-m", "gym_spark.cli", *words, "--lake", str(tmp_path / "lake")]
+        process = start(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        try:
+            wait_until(lambda: verdicts_stored(tmp_path / "lake", "slow") > 0, process)
+        finally:
+            kill(process.pid)
+            process.communicate()
+        wait_for_end_of(process.pid)
+        stored = verdicts_stored(tmp_path / "lake", "slow")
+        assert 0 < stored < 900
+        done = gym(*words, "--resume", "--json")
+        assert done.code == 0, done.err
+        assert json.loads(done.out)["judged"] == 900 - stored
+        assert server.requests == sent, "no model was asked"
+    rows = lake.read(VERIFICATIONS, verification_id="slow").groupBy("task_id", "rollout_index").count().collect()
+    assert Counter(row["count"] for row in rows) == Counter({1: 900})

@@ -16,11 +16,21 @@ from tests.e2e.conftest import Run
 TOY: Final = "tests.spark.verifiers:Toy"
 Key = tuple[int, int]
 
-#: The peer's steps that name files of an earlier output: our verdicts are rows of a table, and what stands for each is
-#: tested by behaviour. `exists`, `overwrite`, `append`: a verification that exists is refused, completed by --resume
-#: or made anew under another --verification-id (test_reverify.py). `limit`: --tasks or --where. `invalid_judge`,
-#: `judge_failed*`: the sidecar's rows are failed attempts of the imported run, and are not judged.
-FILES: Final = frozenset({"reverify_exists", "reverify_overwrite", "reverify_append", "reverify_limit"})
+#: Our form of the steps that have no test of their own here. `overwrite`: another --verification-id, whose verdicts
+#: `reverify` shows. `resume_retry`: the peer passes over what failed for good, unless told; with us what has a verdict
+#: is passed over, and another --verification-id judges everything. `judge_failed*`, `append`: the peer judges the rows
+#: of its failures file, with us failed attempts of the imported run, which are not judged; what --judge-failed-only
+#: does is in test_reverify.py. `invalid_judge`: a judge's reply that cannot be read is `judge_failed`, whoever asks.
+ELSEWHERE: Final = frozenset(
+    {
+        "reverify_overwrite",
+        "reverify_resume_retry",
+        "reverify_judge_failed",
+        "reverify_judge_failed_invalid",
+        "reverify_append",
+        "reverify_invalid_judge",
+    }
+)
 
 
 def imported(gym: Run) -> Case:
@@ -90,7 +100,50 @@ def test_an_imported_run_has_no_verifier_of_its_own(gym: Run, tmp_path: Path) ->
     assert "name a verifier with --verifier" in told.err
 
 
+def chosen(keys: set[Key]) -> str:
+    """Return the condition of these rollouts."""
+    return " OR ".join(f"(task_id = '{task}' AND rollout_index = {repeat})" for task, repeat in sorted(keys))
+
+
+def verified(expected: dict[str, Any]) -> set[Key]:
+    return {(key[0], key[1]) for key in expected["verified_keys"]}
+
+
+def rewards(rows: dict[Key, dict[str, Any]], keys: set[Key]) -> dict[Key, float]:
+    return {key: row["reward"] for key, row in rows.items() if key in keys}
+
+
+def test_a_selection_judges_the_peers_rows_and_a_resume_what_is_left(gym: Run, lake: Lake) -> None:
+    """Its `limit` is a condition here; the keys that its resume passes over are those that have a verdict here."""
+    case = imported(gym)
+    words = ["eval", "reverify", "--run-id", "r1", "--verifier", TOY, "--verification-id"]
+    limit = case.expected("reverify_limit")
+    few = gym(*words, "few", "--where", chosen(verified(limit)), "--json")
+    assert few.code == 0, few.err
+    ours = verdicts(lake, "few")
+    assert ours.keys() == verified(limit)
+    scored = {key: row["reward"] for key, row in ours.items() if row["state"] == "scored"}
+    assert scored == rewards(by_key(limit["output_rows"]), ours.keys())
+    assert {key for key, row in ours.items() if row["state"] == "judge_failed"} == by_key(limit["failure_rows"]).keys()
+
+    assert not case.expected("reverify_exists")["ok"]
+    again = gym(*words, "few")
+    assert (again.code, "--resume" in again.err) == (2, True)
+
+    resume = case.expected("reverify_resume")
+    passed_over = verified(case.expected("reverify")) - verified(resume)
+    assert passed_over
+    gym(*words, "more", "--where", chosen(passed_over))
+    before = verdicts(lake, "more")
+    assert before.keys() == passed_over
+    rest = gym(*words, "more", "--resume", "--json")
+    assert rest.code == 0, rest.err
+    ours = verdicts(lake, "more")
+    assert {key: ours[key] for key in passed_over} == before
+    fresh = {key: row["reward"] for key, row in ours.items() if key not in passed_over and row["state"] == "scored"}
+    assert fresh == rewards(by_key(resume["output_rows"]), verified(resume))
+
+
 def test_every_step_of_the_corpus_is_accounted_for() -> None:
-    known = {"reverify", "reverify_unknown_mode", "reverify_forced", "reverify_resume", "reverify_resume_retry"}
-    known |= FILES | {"reverify_invalid_judge", "reverify_judge_failed", "reverify_judge_failed_invalid"}
-    assert {one.values[1] for one in steps("reverify")} == known
+    here = {"reverify", "reverify_unknown_mode", "reverify_forced", "reverify_exists", "reverify_limit"}
+    assert {one.values[1] for one in steps("reverify")} == here | {"reverify_resume"} | ELSEWHERE

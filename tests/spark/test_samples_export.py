@@ -110,6 +110,7 @@ def test_export_has_one_strict_json_line_per_attempt_with_every_column(spark: Sp
         "reward": 0.5,
         "extracted_answer": odd,
         "scores": {"f1": 0.25},
+        "unsafe": None,
         "detail": '{"why": "half"}',
     }
     assert [path.name for path in target.parent.iterdir()] == ["rollouts.jsonl"]

@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import os
+from datetime import timedelta
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
@@ -14,8 +15,21 @@ from gym_spark.config import PartSpec
 from gym_spark.tables.lake import Lake
 from gym_spark.tables.schemas import ROLLOUTS, TASKS, VERIFICATIONS
 from gym_spark.verify.base import Judgeable, Verdict, Verifier, verifier_digest
-from gym_spark.verify.stage import unverified, verdicts
-from tests.spark.frames import RUN, VERIFICATION, Row, failure, rollout, rollouts, spread, task, tasks, verifications
+from gym_spark.verify.stage import judge_failed, newest, unverified, verdicts
+from tests.spark.frames import (
+    AT,
+    RUN,
+    VERIFICATION,
+    Row,
+    failure,
+    rollout,
+    rollouts,
+    spread,
+    task,
+    tasks,
+    verdict,
+    verifications,
+)
 from tests.spark.verifiers import POISON, Fragile
 
 EXACT = PartSpec(name="exact_match")
@@ -61,6 +75,23 @@ def test_every_stored_attempt_gets_one_verdict_once(lake: Lake) -> None:
     # Another verification of the same rollouts stands beside it.
     assert len(verify(lake, "other")) == 5
     assert lake.read(VERIFICATIONS).count() == 10
+
+
+def test_the_newest_verdict_of_an_attempt_stands(spark: SparkSession) -> None:
+    """Asked again, or judged by two jobs: the last one, in whichever order they are read; other attempts apart."""
+    rows = [
+        verdict("a", state="judge_failed"),
+        verdict("a", reward=1.0, verified_at=AT + timedelta(seconds=1)),
+        verdict("b", reward=1.0),
+        verdict("b", state="judge_failed", verified_at=AT + timedelta(microseconds=1)),
+        verdict("b", attempt=2, reward=0.0),
+    ]
+    for order in (rows, rows[::-1]):
+        for partitions in (1, 7):
+            frame = spread(verifications(spark, *order), partitions)
+            found = {(row["task_id"], row["attempt"]): row["state"] for row in newest(frame, "state").collect()}
+            assert found == {("a", 1): "scored", ("b", 1): "judge_failed", ("b", 2): "scored"}
+            assert [tuple(row) for row in judge_failed(frame).collect()] == [("b", 0, 1)]
 
 
 def test_p29_a_verifier_that_raises_on_one_row_costs_one_verdict(spark: SparkSession) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
 from typing import Final
 
 from gym_spark.verify.base import Judgeable, Verdict, Verifier
@@ -40,6 +42,31 @@ class InSession(Everything):
 
     name = "in_session"
     mode = "live_session"
+
+
+class Slow(Everything):
+    """Takes its time, in a child process."""
+
+    name = "slow"
+    isolated = True
+
+    def verify(self, item: Judgeable) -> Verdict:
+        """Give the reward, later."""
+        time.sleep(0.03)
+        return Verdict.scored(self._reward)
+
+
+class Away(Verifier):
+    """Asks a judge that is there as long as a file is."""
+
+    name = "away"
+
+    def __init__(self, *, judge: str) -> None:
+        self._judge = Path(judge)
+
+    def verify(self, item: Judgeable) -> Verdict:
+        """Give full marks, or none at all."""
+        return Verdict.scored(1.0) if self._judge.exists() else Verdict.unscored("judge_failed", "nobody is there")
 
 
 class Toy(Verifier):
