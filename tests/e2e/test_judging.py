@@ -66,7 +66,7 @@ def test_p19_a_judge_that_fails_is_its_own_outcome_and_recovers_alone() -> None:
 
     def first(body: Row, n: int) -> Any:
         text = last_user_text(body)
-        return next(reply for name, reply in says.items() if f"<given>\n{name}\n</given>" in text)
+        return next(reply for name, reply in says.items() if f"\n{name}\n</answer " in text)
 
     with FakeOpenAI(first) as server:
         found = judged("llm_judge", answers, judge_at(server))
