@@ -32,6 +32,10 @@ ENTRY_POINT_GROUP: Final = "gym_spark.verifiers"
 _BUILTIN: Final[dict[str, tuple[str, str]]] = {
     "code_tests": ("gym_spark.verify.code_tests:CodeTests", "the answer's code passes the tests, in a sandbox"),
     "exact_match": ("gym_spark.verify.exact:ExactMatch", "the whole answer equals an accepted text"),
+    "instruction_following": (
+        "gym_spark.verify.instruction_following:InstructionFollowing",
+        "every instruction of the prompt is followed, strictly or loosely (IFEval)",
+    ),
     "json_schema": ("gym_spark.verify.json_schema:JsonSchema", "the answer is a document that a JSON Schema allows"),
     "llm_judge": ("gym_spark.verify.llm_judge:LlmJudge", "a model judges: equivalence, a rubric, or which is better"),
     "math": ("gym_spark.verify.math_answer:MathAnswer", "symbolic equality, by math-verify in a child process"),

@@ -21,6 +21,9 @@ from gym_spark.results.custom import CustomMetrics
 from gym_spark.results.pass_majority import finish
 from gym_spark.results.repeats import across_repeats
 
+#: Lines of groups, of some KB each, that one partition has: the driver takes it whole.
+_LINES: Final = 5_000
+
 
 @dataclass(frozen=True, slots=True)
 class ProfileFiles:
@@ -106,13 +109,14 @@ def coverage_of(own: LabelNumbers) -> dict[str, int]:
     }
 
 
-def group_lines(passes: DataFrame, samples: DataFrame, by_task: DataFrame | None) -> DataFrame:
+def group_lines(passes: DataFrame, samples: DataFrame, by_task: DataFrame | None, *, partitions: int = 1) -> DataFrame:
     """Return one JSON line per group, in the order of tasks and labels.
 
     Args:
         passes: Rows of `PASS_SCHEMA`.
         samples: `sample` (JSON), an input row; of each `task_id`, or of each `task_id` and `rollout_index`.
         by_task: `task_id`, `name`, `value`: the benchmark's own metrics of single tasks, if there are any.
+        partitions: Over how many the lines go.
     """
     groups = passes.where("kind = 'group'").withColumn("rollout_index", F.col("first"))
     rows = groups.join(samples, on=[name for name in samples.columns if name != "sample"], how="left")
@@ -121,7 +125,9 @@ def group_lines(passes: DataFrame, samples: DataFrame, by_task: DataFrame | None
         pairs = F.map_from_entries(F.collect_list(F.struct("name", "value")))
         texts = by_task.where(F.col("value").isNotNull()).groupBy("task_id").agg(F.to_json(pairs).alias("own"))
         rows, own = rows.join(texts, on="task_id", how="left"), F.expr("substring(own, 2, length(own) - 2)")
-    return rows.orderBy("task_index", "label").select(group_members(own, label=True).alias("line"))
+    order = ("task_index", "label")
+    ordered = rows.repartitionByRange(partitions, *order).sortWithinPartitions(*order)
+    return ordered.select(group_members(own, label=True).alias("line"))
 
 
 def group_members(own: Column, *, label: bool) -> Column:
@@ -200,7 +206,8 @@ def write_profile(
             "the profile of what there is with --allow-partial-rollouts."
         )
     entries = entries_of(numbers, custom)
-    write_lines(group_lines(passes, samples, custom.by_task), files.groups)
+    partitions = 1 + sum(own.sums.tasks for own in numbers.values()) // _LINES
+    write_lines(group_lines(passes, samples, custom.by_task, partitions=partitions), files.groups)
     write_text(files.agents, json.dumps(entries.agents, indent=2, allow_nan=False))
     write_text(files.repeats, json.dumps(entries.repeats, indent=2, allow_nan=False))
     rows = [row for entry in entries.agents for row in _metric_rows(entry, numbers)]
