@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Final
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from gym_spark.config import EndpointSpec, JsonObject, PartSpec
-from gym_spark.connection import Say, preflight_judge
+from gym_spark.connection import Say, connected_judge, named_judge
 from gym_spark.errors import ConfigError, did_you_mean
 from gym_spark.ledger import verification_id_of
 from gym_spark.planning import asked, tasks_of
@@ -21,12 +22,14 @@ from gym_spark.results.flips import Change, change_between
 from gym_spark.results.outcomes import kept
 from gym_spark.rollout.adoption import in_share
 from gym_spark.rollout.share import WHOLE, Share
+from gym_spark.rollout.spending import shared_out
 from gym_spark.rollout.stage import task_slots
 from gym_spark.tables.keys import ATTEMPT_KEY, ROLLOUT_KEY
 from gym_spark.tables.lake import SPARK_ERRORS, Lake, first_line
 from gym_spark.tables.runs import RunRecord, versions
 from gym_spark.tables.schemas import REVERIFICATIONS, ROLLOUTS, VERIFICATIONS
-from gym_spark.verify.base import Verifier, check_judge, check_sandbox, load_verifier, verifier_digest
+from gym_spark.verify.base import Verifier, check_sandbox, load_verifier, verifier_digest
+from gym_spark.verify.judging import JudgeVerifier
 from gym_spark.verify.sandbox.choice import sandbox_description
 from gym_spark.verify.stage import judge_failed, unverified, verdicts
 
@@ -115,7 +118,7 @@ def reverify(
     selection = selection or Selection()
     loaded = load_verifier(verifier.name, verifier.params)
     check_sandbox(verifier.name, loaded, sandbox)
-    check_judge(verifier.name, loaded, judge)
+    judge = named_judge(verifier.name, loaded, judge)
     unsafe = _is_unsafe(verifier.name, loaded, force=force)
     name = verification_id or verification_id_of(verifier, judge)
     run_id = record.spec.run_id
@@ -134,42 +137,57 @@ def reverify(
     known = None if selection.judge_failed_only else judged
     todo = unverified(rollouts, asked(lake, record), known, chosen=chosen)
     count = todo.count()
-    if count and loaded.needs_judge and judge is not None and preflight:
-        preflight_judge(judge, say)
     if count:
-        _note(
-            lake,
-            record,
-            name,
-            verifier,
-            selection,
-            unsafe=unsafe,
-            judge=judge,
-            sandbox=sandbox if loaded.wants_sandbox else None,
-        )
-    rows = SLOW_UNIT_ROWS if loaded.isolated or loaded.wants_sandbox or loaded.needs_judge else UNIT_ROWS
-    units = -(-count // rows)
-    for unit in range(units):
-        part = todo.where(F.pmod(F.xxhash64(*ROLLOUT_KEY), F.lit(units)) == unit) if units > 1 else todo
-        verdict_rows = verdicts(
-            part,
-            run_id=run_id,
-            verification_id=name,
-            verifier=verifier,
-            limit_s=VERIFY_LIMIT_S,
-            sandbox=sandbox,
-            judge=judge,
-            workers=1 if judge is None else task_slots(lake.spark),
-        )
-        lake.append(VERIFICATIONS, verdict_rows.withColumn("unsafe", F.lit(True)) if unsafe else verdict_rows)
-        if units > 1:
-            say(f"{unit + 1} of {units} parts of {count} rollouts are judged.")
+        # Before anything is written: a judge that is down, or refuses the key, ends the command.
+        with connected_judge(judge, verifier, preflight=preflight, say=say) as asks:
+            _note(
+                lake,
+                record,
+                name,
+                verifier,
+                selection,
+                unsafe=unsafe,
+                judge=judge,
+                sandbox=sandbox if loaded.wants_sandbox else None,
+            )
+            judging = partial(
+                verdicts,
+                run_id=run_id,
+                verification_id=name,
+                verifier=verifier,
+                limit_s=VERIFY_LIMIT_S,
+                sandbox=sandbox,
+                judge=asks and shared_out(asks, share),
+                workers=1 if asks is None else task_slots(lake.spark),
+            )
+            is_slow = loaded.isolated or loaded.wants_sandbox or isinstance(loaded, JudgeVerifier)
+            _judge(lake, todo, count, judging, SLOW_UNIT_ROWS if is_slow else UNIT_ROWS, unsafe=unsafe, say=say)
     with (
         kept(run_outcomes(lake, record)) as before,
         kept(run_outcomes(lake, replace(record, verification_id=name))) as after,
     ):
         change = change_between(before, after)
     return Reverification(run_id, name, record.verification_id, verifier, unsafe, count, change)
+
+
+def _judge(
+    lake: Lake,
+    todo: DataFrame,
+    count: int,
+    judging: Callable[[DataFrame], DataFrame],
+    unit_rows: int,
+    *,
+    unsafe: bool,
+    say: Say,
+) -> None:
+    """Judge rollouts and store the verdicts, a commit for each unit of about so many rows."""
+    units = -(-count // unit_rows)
+    for unit in range(units):
+        part = todo.where(F.pmod(F.xxhash64(*ROLLOUT_KEY), F.lit(units)) == unit) if units > 1 else todo
+        verdict_rows = judging(part)
+        lake.append(VERIFICATIONS, verdict_rows.withColumn("unsafe", F.lit(True)) if unsafe else verdict_rows)
+        if units > 1:
+            say(f"{unit + 1} of {units} parts of {count} rollouts are judged.")
 
 
 def verification_of(lake: Lake, record: RunRecord, verification_id: str | None) -> tuple[RunRecord, bool]:

@@ -311,12 +311,18 @@ def check_judge(name: str, verifier: Verifier, judge: EndpointSpec | None) -> No
     """Refuse, before anything is paid for, a verifier that would have nobody to ask.
 
     Raises:
-        ConfigError: It asks a model, and no endpoint of a judge is named.
+        ConfigError: It asks a model, and there is no judge; or the judge has a budget, which nobody would keep.
     """
-    if verifier.needs_judge and (judge is None or not judge.urls or judge.model is None):
+    if not verifier.needs_judge:
+        return
+    if judge is None:
         raise ConfigError(
             f"The verifier '{name}' asks a model; name its endpoint with --judge-url and --judge-model "
-            "(further settings: judge.* as endpoint.* in a --config file)."
+            "(further settings: judge.* as endpoint.* in a --config file; judge={} is the small local model)."
+        )
+    if judge.budget is not None:
+        raise ConfigError(
+            "A judge's budget is not kept; leave judge.budget out, and bound the run with endpoint.budget."
         )
 
 
