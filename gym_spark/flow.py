@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Final
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -17,6 +16,7 @@ from gym_spark.config import EndpointSpec, RunSpec
 from gym_spark.connection import Connect, Say, connected
 from gym_spark.endpoint.budget import Spent
 from gym_spark.errors import GymSparkError
+from gym_spark.judging import judged
 from gym_spark.ledger import plan_run, recorded
 from gym_spark.planning import asked, planned, tasks_of
 from gym_spark.prepare.catalog import Benchmark
@@ -42,10 +42,7 @@ from gym_spark.tables.lake import SPARK_ERRORS, Lake
 from gym_spark.tables.location import check_writable, location_of
 from gym_spark.tables.runs import RunRecord, find_run
 from gym_spark.tables.schemas import ROLLOUTS, VERIFICATIONS
-from gym_spark.verify.stage import unverified, verdicts
-
-#: Wall-clock limit of one verdict in a child process.
-VERIFY_LIMIT_S: Final = 10.0
+from gym_spark.verify.stage import unverified
 
 Show = Callable[[Progress], None]
 
@@ -222,15 +219,13 @@ def verify(lake: Lake, record: RunRecord, judge: EndpointSpec | None = None) -> 
     todo = unverified(lake.read(ROLLOUTS, run_id=spec.run_id), asked(lake, record), stored)
     lake.append(
         VERIFICATIONS,
-        verdicts(
+        judged(
             todo,
             run_id=spec.run_id,
             verification_id=record.verification_id,
             verifier=spec.verifier,
-            limit_s=VERIFY_LIMIT_S,
             sandbox=spec.sandbox,
             judge=judge,
-            workers=1 if judge is None else task_slots(lake.spark),
         ),
     )
 

@@ -77,9 +77,10 @@ def profile(
         numbers += cost_numbers(frame, profiles, covered, record.spec.endpoint.prices)
         own = _custom_of(lake, record, benchmark, frame)
         numbers += custom_rows(own.overall, covered)
-        rows = [asdict(number) for number in numbers]
+        measured: list[JsonObject] = []
         if files is not None:
-            rows += _written(lake, record, measured_rows(frame), own, files, allow_partial=allow_partial)
+            measured = _written(lake, record, measured_rows(frame), own, files, allow_partial=allow_partial)
+    rows = [*(asdict(number) for number in numbers), *measured]
     lake.replace(METRICS, lake.frame(METRICS, [row | here for row in rows]), **here)
     return RunProfile(
         run_id=run_id,
@@ -94,7 +95,15 @@ def profile(
         metrics=numbers,
         key_metrics=benchmark.spec.key_metrics if benchmark is not None else (),
         bootstrap=bootstrap,
+        curves=_curves(measured),
     )
+
+
+def _curves(measured: Sequence[JsonObject]) -> dict[str, float]:
+    """Return pass@k and majority@k of a run's one agent; of several there is no one curve."""
+    if len({row["label"] for row in measured}) != 1:
+        return {}
+    return {row["name"]: row["value"] for row in measured if row["name"].startswith(("pass@", "majority@"))}
 
 
 def run_outcomes(lake: Lake, record: RunRecord) -> DataFrame:

@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 from gym_spark.config import EndpointSpec, JsonObject, PartSpec
 from gym_spark.connection import Say, connected_judge, named_judge
 from gym_spark.errors import ConfigError, did_you_mean
+from gym_spark.judging import judged
 from gym_spark.ledger import verification_id_of
 from gym_spark.planning import asked, tasks_of
 from gym_spark.reporting import run_outcomes
@@ -23,7 +24,6 @@ from gym_spark.results.outcomes import kept
 from gym_spark.rollout.adoption import in_share
 from gym_spark.rollout.share import WHOLE, Share
 from gym_spark.rollout.spending import shared_out
-from gym_spark.rollout.stage import task_slots
 from gym_spark.tables.keys import ATTEMPT_KEY, ROLLOUT_KEY
 from gym_spark.tables.lake import SPARK_ERRORS, Lake, first_line
 from gym_spark.tables.runs import RunRecord, versions
@@ -31,10 +31,8 @@ from gym_spark.tables.schemas import REVERIFICATIONS, ROLLOUTS, VERIFICATIONS
 from gym_spark.verify.base import Verifier, check_sandbox, load_verifier, verifier_digest
 from gym_spark.verify.judging import JudgeVerifier
 from gym_spark.verify.sandbox.choice import sandbox_description
-from gym_spark.verify.stage import judge_failed, unverified, verdicts
+from gym_spark.verify.stage import judge_failed, unverified
 
-#: Wall-clock limit of one verdict in a child process.
-VERIFY_LIMIT_S: Final = 10.0
 #: Rollouts whose verdicts are one commit: a kill costs the verdicts of one such unit.
 UNIT_ROWS: Final = 100_000
 SLOW_UNIT_ROWS: Final = 2_000
@@ -132,10 +130,10 @@ def reverify(
     )
 
     rollouts = lake.read(ROLLOUTS, run_id=run_id).where(in_share(share))
-    judged = _judged(lake, run_id, name)
-    chosen = _chosen(rollouts, tasks_of(lake, record), selection, judged)
-    known = None if selection.judge_failed_only else judged
-    todo = unverified(rollouts, asked(lake, record), known, chosen=chosen)
+    known = _verdicts_of(lake, run_id, name)
+    chosen = _chosen(rollouts, tasks_of(lake, record), selection, known)
+    passed_over = None if selection.judge_failed_only else known
+    todo = unverified(rollouts, asked(lake, record), passed_over, chosen=chosen)
     count = todo.count()
     if count:
         # Before anything is written: a judge that is down, or refuses the key, ends the command.
@@ -151,14 +149,12 @@ def reverify(
                 sandbox=sandbox if loaded.wants_sandbox else None,
             )
             judging = partial(
-                verdicts,
+                judged,
                 run_id=run_id,
                 verification_id=name,
                 verifier=verifier,
-                limit_s=VERIFY_LIMIT_S,
                 sandbox=sandbox,
                 judge=asks and shared_out(asks, share),
-                workers=1 if asks is None else task_slots(lake.spark),
             )
             is_slow = loaded.isolated or loaded.wants_sandbox or isinstance(loaded, JudgeVerifier)
             _judge(lake, todo, count, judging, SLOW_UNIT_ROWS if is_slow else UNIT_ROWS, unsafe=unsafe, say=say)
@@ -258,7 +254,7 @@ def _check_name(lake: Lake, run_id: str, name: str, digest: str, *, goes_on: boo
         )
 
 
-def _judged(lake: Lake, run_id: str, name: str) -> DataFrame | None:
+def _verdicts_of(lake: Lake, run_id: str, name: str) -> DataFrame | None:
     """Return the verdicts of a verification; None if there are none, which saves the look for what is new."""
     here = {"run_id": run_id, "verification_id": name}
     return None if lake.is_empty(VERIFICATIONS, **here) else lake.read(VERIFICATIONS, **here)

@@ -5,17 +5,21 @@ from __future__ import annotations
 import sys
 import textwrap
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 import click
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from gym_spark.results.pass_majority import highest_k
 from gym_spark.results.run_profile import Bootstrap, Metric, RunProfile
 from gym_spark.results.samples import Sample
 from gym_spark.rollout.progress import Progress
 
+#: Names of NeMo Gym's curves.
+_PATTERNS: Final = ("pass@{k}", "pass@1[avg-of-{k}]", "majority@{k}")
 #: Between two progress lines where there is no terminal to redraw.
 _LINE_SECONDS = 10.0
 
@@ -67,6 +71,8 @@ def _remarks(profile: RunProfile) -> list[str]:
     if profile.coverage.failures:
         failures = ", ".join(f"{count} {kind}" for kind, count in sorted(profile.coverage.failures.items()))
         lines.append(f"Failures: {failures}.")
+    if profile.curves:
+        lines.append(f"NeMo Gym's, in percent of what has a result: {_largest_k(profile.curves)}.")
     if profile.unsafe:
         lines.append("Unsafe: these verdicts were forced, by a verifier that needs more than what is stored.")
     if profile.stopped:
@@ -78,6 +84,12 @@ def _remarks(profile: RunProfile) -> list[str]:
         f"verdicts: {profile.verification_id}; dataset version {profile.dataset_version}."
     )
     return lines
+
+
+def _largest_k(curves: Mapping[str, float]) -> str:
+    """Say pass@k and majority@k at the largest k."""
+    found = [highest_k(curves, pattern, without={"no_answer"}) for pattern in _PATTERNS]
+    return ", ".join(f"{name} {value:.1f}" for part in found for name, value in part.items())
 
 
 def _intervals(bootstrap: Bootstrap | None) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any, Final, Literal
 
@@ -121,6 +121,9 @@ class RunProfile:
     key_metrics: tuple[str, ...] = ()
     #: Seed and replicates of the bootstrap that the intervals are of; None: Student's.
     bootstrap: Bootstrap | None = None
+    #: NeMo Gym's pass@k, pass@1[avg-of-k] and majority@k over rewards, in percent, of a run with one agent; only where
+    #: its files were written.
+    curves: Mapping[str, float] = field(default_factory=dict)
     #: Some verdicts were forced: their verifier needs more than what is stored, so they may mean nothing.
     unsafe: bool = False
 

@@ -77,6 +77,7 @@ def test_an_imported_run_is_profiled_with_its_failures_and_gaps_in_the_denominat
     assert "1 of 4 planned rollouts have no result" in refused.err
     allowed = gym("eval", "profile", "--run-id", "theirs", "--output", tmp_path / "Y.jsonl", "--allow-partial-rollouts")
     assert allowed.code == 0, allowed.err
+    assert "pass@2/accuracy 100.0, pass@1[avg-of-2]/accuracy 75.0." in allowed.out
     groups = [json.loads(line) for line in (tmp_path / "Y_reward_profiling.jsonl").read_text().splitlines()]
     assert [group["reward_profile_completion_pct"] for group in groups] == [100.0, 50.0]
     assert groups[1]["rollout_infos"][0]["reward"] is True

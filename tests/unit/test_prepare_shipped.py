@@ -1,4 +1,4 @@
-"""The two shipped benchmarks yield the tasks that their READMEs promise."""
+"""The shipped benchmarks yield the tasks that their READMEs promise."""
 
 import json
 from pathlib import Path
@@ -77,3 +77,23 @@ def test_gsm8k_names_the_line_without_a_final_answer(tmp_path):
     benchmark = find_benchmark("gsm8k", search_path())
     with pytest.raises(ConfigError, match=r"answer at test\.jsonl:6 does not end in '#### N'"):
         build_tasks(benchmark, resolve_source(benchmark.spec.source, [file]))
+
+
+def test_ifeval_has_one_task_for_each_prompt_with_its_instructions(tmp_path):
+    line = {
+        "key": 1000,
+        "prompt": "Write {a} poem, without commas.",
+        "instruction_id_list": ["punctuation:no_comma"],
+        "kwargs": [{}],
+    }
+    path = tmp_path / "input_data.jsonl"
+    path.write_text(json.dumps(line) + "\n")
+    benchmark = find_benchmark("ifeval", search_path())
+    table = build_tasks(benchmark, resolve_source(benchmark.spec.source, [path])).table
+    assert table.column("task_id").to_pylist() == ["1000"]
+    assert json.loads(table.column("verifier_inputs")[0].as_py()) == {
+        "instruction_id_list": ["punctuation:no_comma"],
+        "kwargs": [{}],
+    }
+    asked = json.loads(table.column("responses_create_params")[0].as_py())["input"]
+    assert "Write {a} poem, without commas." in json.dumps(asked)
