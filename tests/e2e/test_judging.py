@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from gym_spark.config import BudgetSpec, EndpointSpec, RetrySpec
+from gym_spark.endpoint.serving import local_model_server
 from gym_spark.errors import ConfigError, RolloutError
 from gym_spark.verify.base import Judgeable, Verdict, check_judge, load_verifier, verifier_digest
 from gym_spark.verify.judging import FATAL_ROW, Ask, JudgeVerifier, judged_by_calls, workers_for
@@ -371,3 +372,23 @@ def test_workers_are_as_many_as_the_requests_in_flight_are_enough_for() -> None:
     for concurrency, slots, workers in [(32, 4, 4), (32, 100, 8), (1, 100, 1), (7, 100, 1), (32, 1, 1)]:
         judge = EndpointSpec(urls=("http://x/v1",), model="m", concurrency=concurrency)
         assert workers_for(verifier, judge, slots) == workers
+
+
+def test_a_real_model_judges_and_every_verdict_is_a_score_or_says_why_not() -> None:
+    """The small model as judge, of whatever opinion: a reward without a verdict in its words would be a guess."""
+    inputs = {"expected_answer": "4", "rubric": "Names a number.", "reference_answer": "five"}
+    rows = [{"answer": answer, "inputs": inputs} for answer in ("4", "The sum is four.", "5")]
+    with local_model_server() as server:
+        judge = EndpointSpec(urls=(server.url,), model=server.model, concurrency=2)
+        for task in ("equivalence", "rubric", "pairwise"):
+            sampling = {"temperature": 0.0, "max_output_tokens": 48}
+            for row in judged("llm_judge", rows, judge, task=task, sampling=sampling):
+                detail = json.loads(row["detail"])
+                assert detail["judge_usage"]["output_tokens"] > 0
+                assert "judge_replies" in detail
+                if row["state"] == "scored":
+                    assert "[[" in detail["judge_replies"][0]
+                    assert 0 <= row["reward"] <= 1
+                else:
+                    assert (row["state"], row["reward"]) == ("judge_failed", None)
+                    assert detail["kind"] in ("unparseable", "empty", "truncated")
