@@ -15,6 +15,7 @@ from gym_spark.endpoint.exchange import Exchange, decoded, encoded
 from gym_spark.endpoint.failures import failure_of_status
 from gym_spark.endpoint.retry import Pace, Retry, rules_of
 from gym_spark.endpoint.transport import aiohttp_transport
+from gym_spark.endpoint.wire import without_unset
 from gym_spark.verify.base import Judgeable, JudgeFailed, Mode, Verdict
 from gym_spark.verify.judging import REPLY_CHARS, Ask, JudgeVerifier
 
@@ -95,7 +96,9 @@ class Remote(JudgeVerifier):
         """Ask the server."""
         if item.response is None or item.request is None:
             raise ValueError("the rollout has no stored response, or its task no request")
-        row = item.verifier_inputs | {"responses_create_params": item.request, "response": item.response}
+        # As in a request, null is a value that servers refuse where a field is only not set.
+        asked = without_unset(item.request)
+        row = item.verifier_inputs | {"responses_create_params": asked, "response": item.response}
         row.pop("reward", None)
         content = encoded(row)
         return _verdict(await self._retry.run(lambda: self._post(content), lambda _: None), row)

@@ -43,7 +43,7 @@ def judged(verifier: str, rows: list[Row], judge: EndpointSpec | None, *, worker
             "output_text": row["answer"],
             "verifier_inputs": json.dumps(row.get("inputs", {"expected_answer": "4"})),
             "responses_create_params": json.dumps(
-                {"input": [{"role": "user", "content": row.get("question", "2+2?")}]}
+                row.get("request", {"input": [{"role": "user", "content": row.get("question", "2+2?")}]})
             ),
         }
         for place, row in enumerate(rows)

@@ -120,6 +120,16 @@ def test_a_reply_without_a_reward_that_counts_is_a_judge_failure(reply: Reply, k
     assert detail["reason"]
 
 
+def test_what_a_request_leaves_unset_is_left_out_but_not_what_the_task_says_is_null() -> None:
+    """NeMo Gym stores every parameter of a request, null where nobody set it, and its servers refuse some nulls."""
+    request = {"input": "2+2?", "stream": None, "tools": [{"parameters": {"default": None}}]}
+    rows = [{"answer": "x", "request": request, "inputs": {"hint": None}}]
+    with resources_server(lambda body, n: (200, {"reward": 1})) as server:
+        judged("remote", rows, None, url=server.url)
+    asked = {"input": "2+2?", "tools": [{"parameters": {"default": None}}]}
+    assert server.bodies == [{"hint": None, "responses_create_params": asked, "response": {"output": []}}]
+
+
 def test_a_server_that_falters_is_asked_again() -> None:
     """A 503 and a 500, then a reward."""
     with resources_server(lambda body, n: [(503, {}), (500, {}), (200, {"reward": 1})][n]) as server:
