@@ -323,6 +323,23 @@ def test_the_judges_key_is_told_nowhere(monkeypatch: pytest.MonkeyPatch) -> None
     assert all("0123456789" not in row["detail"] and "***" in row["detail"] for row in found)
 
 
+def test_tokens_of_tries_that_failed_are_counted_too() -> None:
+    """Of one that was tried again, and of one that ended the call."""
+    broken = FakeReply(raw=json.dumps({"usage": {"prompt_tokens": 5, "completion_tokens": 2}}).encode())
+
+    def judge(body: Row, n: int) -> FakeReply | str:
+        return FakeReply(text="[[A=B]]", usage={"prompt_tokens": 5, "completion_tokens": 3}) if n == 1 else broken
+
+    twice = {"invalid_reply": RetrySpec(attempts=2)}
+    with FakeOpenAI(judge) as server:
+        spec = judge_at(server).model_copy(update={"concurrency": 1, "retries": twice})
+        found = judged("llm_judge", [{"answer": "four"}] * 2, spec)
+        assert server.requests == 4
+    usages = [json.loads(row["detail"])["judge_usage"] for row in found]
+    assert [(usage["input_tokens"], usage["output_tokens"]) for usage in usages] == [(10, 5), (10, 4)]
+    assert [row["state"] for row in found] == ["scored", "judge_failed"]
+
+
 class Odd(JudgeVerifier):
     """Returns or raises what no verifier should, by the answer."""
 

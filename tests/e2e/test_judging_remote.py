@@ -59,7 +59,7 @@ def resources_server(reply: Callable[[Row, int], Reply], mode: str | None = "sta
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     seen.url = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
     thread.start()
     try:
         yield seen
