@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Final
 
 from gym_spark.config import EndpointSpec, PartSpec, RunSpec, SamplingSpec
 from gym_spark.endpoint.budget import Budget
 from gym_spark.endpoint.client import key_from_environment
 from gym_spark.endpoint.model_file import model_file
-from gym_spark.endpoint.preflight import check_endpoint
+from gym_spark.endpoint.preflight import Settings, check_endpoint
 from gym_spark.endpoint.serving import local_model_server, local_server_version
 from gym_spark.errors import ConfigError
 from gym_spark.harness.base import load_harness
@@ -21,6 +22,15 @@ Say = Callable[[str], None]
 Connect = Callable[[], EndpointSpec]
 #: Of a run whose verifier asks no model it returns None.
 ConnectJudge = Callable[[], EndpointSpec | None]
+
+_OF_MODEL: Final = Settings()
+_OF_JUDGE: Final = Settings(
+    key="--judge-api-key-env",
+    model="--judge-model",
+    url="--judge-url",
+    api="judge.api",
+    sampling="verifier.params.sampling",
+)
 
 
 def check_parts(spec: RunSpec) -> RunSpec:
@@ -36,7 +46,7 @@ def check_parts(spec: RunSpec) -> RunSpec:
     Budget(spec.endpoint)
     verifier = load_verifier(spec.verifier.name, spec.verifier.params)
     check_sandbox(spec.verifier.name, verifier, spec.sandbox)
-    endpoint = _with_model(spec.endpoint, "--model", "--model-url")
+    endpoint = _with_model(spec.endpoint, _OF_MODEL)
     judge = named_judge(spec.verifier.name, verifier, spec.judge)
     return spec.model_copy(update={"endpoint": endpoint, "judge": judge})
 
@@ -50,12 +60,12 @@ def named_judge(name: str, verifier: Verifier, judge: EndpointSpec | None) -> En
     check_judge(name, verifier, judge)
     if judge is None or not verifier.needs_judge:
         return None
-    return _with_model(judge, "--judge-model", "--judge-url")
+    return _with_model(judge, _OF_JUDGE)
 
 
-def _with_model(endpoint: EndpointSpec, model_flag: str, url_flag: str) -> EndpointSpec:
+def _with_model(endpoint: EndpointSpec, settings: Settings) -> EndpointSpec:
     if endpoint.urls and endpoint.model is None:
-        raise ConfigError(f"Name the model that {endpoint.urls[0]} serves with {model_flag}.")
+        raise ConfigError(f"Name the model that {endpoint.urls[0]} serves with {settings.model}.")
     if endpoint.urls:
         return endpoint
     local_server_version()
@@ -63,7 +73,7 @@ def _with_model(endpoint: EndpointSpec, model_flag: str, url_flag: str) -> Endpo
     if endpoint.model not in (None, served):
         raise ConfigError(
             f"The embedded endpoint serves '{served}', not '{endpoint.model}'; "
-            f"leave {model_flag} out, or give the address of yours with {url_flag}."
+            f"leave {settings.model} out, or give the address of yours with {settings.url}."
         )
     return endpoint.model_copy(update={"model": served})
 
@@ -78,13 +88,13 @@ class _Opened:
     local_url: str | None = None
     asked: list[EndpointSpec] = field(default_factory=list)
 
-    def open(self, endpoint: EndpointSpec, sampling: SamplingSpec, whose: str = "") -> EndpointSpec:
+    def open(self, endpoint: EndpointSpec, sampling: SamplingSpec, settings: Settings) -> EndpointSpec:
         """Return the endpoint with its addresses, once it answers.
 
         Args:
             endpoint: The endpoint, its model named.
             sampling: Goes into the tiny request.
-            whose: Begins what is said of it.
+            settings: What the user calls the endpoint's settings.
 
         Raises:
             ConfigError: it is down, or refuses the key, the model or the sampling.
@@ -94,13 +104,10 @@ class _Opened:
         # Only what the request tells apart: a judge and a policy may have limits of their own on one server.
         one = EndpointSpec(**endpoint.model_dump(include={"urls", "model", "api", "api_key_env"}))
         if self.preflight and one not in self.asked:
-            try:
-                warning = check_endpoint(endpoint, sampling, key_from_environment(endpoint))
-            except ConfigError as error:
-                raise ConfigError(f"{whose}{error}") from error
+            warning = check_endpoint(endpoint, sampling, key_from_environment(endpoint), settings)
             self.asked.append(one)
             if warning:
-                self.say(f"Warning: {whose}{warning}.")
+                self.say(f"Warning: {warning} (model '{endpoint.model}').")
         return endpoint
 
     def _local(self) -> str:
@@ -136,10 +143,10 @@ def connected(
         opened = _Opened(stack, preflight, say)
 
         def connect() -> EndpointSpec:
-            return opened.open(spec.endpoint, spec.sampling)
+            return opened.open(spec.endpoint, spec.sampling, _OF_MODEL)
 
         def connect_judge() -> EndpointSpec | None:
-            return None if spec.judge is None else opened.open(spec.judge, sampling, "The judge: ")
+            return None if spec.judge is None else opened.open(spec.judge, sampling, _OF_JUDGE)
 
         if not resume:
             connect()
@@ -161,7 +168,7 @@ def connected_judge(
     named = named_judge(verifier.name, loaded, judge)
     with contextlib.ExitStack() as stack:
         opened = _Opened(stack, preflight, say)
-        yield None if named is None else opened.open(named, judge_sampling(loaded), "The judge: ")
+        yield None if named is None else opened.open(named, judge_sampling(loaded), _OF_JUDGE)
 
 
 def judge_sampling(verifier: Verifier) -> SamplingSpec:

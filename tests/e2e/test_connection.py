@@ -49,9 +49,12 @@ def test_a_judge_that_is_the_policy_is_asked_once() -> None:
 @pytest.mark.parametrize(
     ("reply", "said"),
     [
-        (FakeReply(status=401), "The judge: .*key is wrong"),
-        (FakeReply(status=404), "The judge: .*model name or the address"),
-        (FakeReply(status=400, error={"message": "temperature is not supported"}), "The judge: .*temperature"),
+        (FakeReply(status=401), "model 'judge': the key is wrong .*--judge-api-key-env"),
+        (FakeReply(status=404), "model 'judge': .*--judge-model and --judge-url"),
+        (
+            FakeReply(status=400, error={"message": "temperature is not supported"}),
+            "model 'judge': .*verifier.params.sampling .*temperature",
+        ),
     ],
     ids=["key", "model", "sampling"],
 )
