@@ -59,6 +59,10 @@ class Labels:
         longest_first = sorted(rewards, key=len, reverse=True)
         self._pattern = re.compile("|".join(map(_whole, longest_first)))
 
+    def mirrored(self, reward: float) -> float:
+        """Return what a reward is for the other of two answers: the best of one is the worst of the other."""
+        return min(self._rewards.values()) + max(self._rewards.values()) - reward
+
     def reward(self, text: str) -> float:
         """Return what the labels in a reply stand for.
 

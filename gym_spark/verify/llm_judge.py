@@ -92,7 +92,7 @@ class LlmJudge(JudgeVerifier):
         first = await self._labelled(item, ask, answer_a=answer, answer_b=other)
         if not self._swap:
             return Verdict.scored(first, extracted_answer=extracted)
-        second = 1.0 - await self._labelled(item, ask, answer_a=other, answer_b=answer)
+        second = self._labels.mirrored(await self._labelled(item, ask, answer_a=other, answer_b=answer))
         scores = {"as_a": first, "as_b": second}
         return Verdict.scored((first + second) / 2, extracted_answer=extracted, scores=scores)
 

@@ -65,7 +65,8 @@ class MathWithJudge(LlmJudge):
             return replace(symbolic, scores=scores)
         judged = await super().verify_with(item, ask)
         scores["judge"] = judged.reward or 0.0
-        return replace(judged, scores=scores, extracted_answer=symbolic.extracted_answer)
+        why = {} if symbolic.reward is not None else {"symbolic": symbolic.detail.get("reason")}
+        return replace(judged, scores=scores, detail=judged.detail | why, extracted_answer=symbolic.extracted_answer)
 
     def _symbolic(self, item: Judgeable) -> Verdict:
         return next(self._pool.judge([item]))

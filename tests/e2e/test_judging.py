@@ -248,6 +248,8 @@ def test_math_asks_the_judge_where_symbols_cannot_say() -> None:
     assert [row["state"] for row in found] == ["scored", "scored", "judge_failed", "scored"]
     assert [row["reward"] for row in found] == [0.0, 1.0, None, 0.0]
     assert [dict(row["scores"]) for row in found[:2]] == [{"judge": 0.0}, {"judge": 1.0}]
+    symbolic = [json.loads(row["detail"])["symbolic"] for row in found[:2]]
+    assert ("no verdict within 1 s" in symbolic[0], "cannot be parsed" in symbolic[1]) == (True, True)
 
 
 def test_a_judge_without_an_endpoint_is_refused_and_its_model_decides_the_digest() -> None:

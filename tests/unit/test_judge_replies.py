@@ -64,6 +64,12 @@ def test_labels_of_ones_own(rewards: dict[str, float], text: str, reward: float)
     assert Labels(rewards).reward(text) == reward
 
 
+def test_the_best_for_one_answer_is_the_worst_for_the_other_on_any_scale() -> None:
+    scale = Labels({"[[A>>B]]": 5, "[[A>B]]": 4, "[[tie]]": 3, "[[B>A]]": 2, "[[B>>A]]": 1})
+    assert [scale.mirrored(reward) for reward in (5, 4, 3, 2, 1)] == [1, 2, 3, 4, 5]
+    assert Labels({"won": 1, "lost": -1}).mirrored(1) == -1
+
+
 @pytest.mark.parametrize("rewards", [{}, {"": 1.0}, {" ": 1.0}])
 def test_labels_that_cannot_be_found_are_refused(rewards: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="label"):
