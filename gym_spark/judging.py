@@ -17,6 +17,7 @@ from gym_spark.tables.keys import ROLLOUT_KEY
 from gym_spark.tables.lake import Lake
 from gym_spark.tables.schemas import VERIFICATIONS
 from gym_spark.verify.base import load_verifier
+from gym_spark.verify.judging import JudgeVerifier
 from gym_spark.verify.stage import verdicts
 
 #: Wall-clock limit of one verdict in a child process.
@@ -52,7 +53,7 @@ def judge_and_store(
         verification_id: Name of the verification.
         verifier: Which verifier, with which parameters.
         sandbox: Where model-written code may run (`RunSpec.sandbox`).
-        judge: Endpoint of the model that the verifier asks (`RunSpec.judge`).
+        judge: Endpoint of the model that the verifier asks (`RunSpec.judge`), with its addresses.
         share: This job's share of the run, and so of the judge's limits.
         unsafe: Mark the verdicts so.
         count: How many rollouts, if it is known.
@@ -62,26 +63,24 @@ def judge_and_store(
         ConfigError: the verifier cannot be built, or lacks a sandbox or a judge that it needs.
     """
     loaded = load_verifier(verifier.name, verifier.params)
-    slow = loaded.isolated or loaded.wants_sandbox or loaded.mode == "judge" or loaded.needs_judge
+    asks = isinstance(loaded, JudgeVerifier)
+    slow = loaded.isolated or loaded.wants_sandbox or asks
     if count is None:
         count = todo.count() if slow else 1
-    workers = 1
-    if judge is not None and loaded.needs_judge:
-        judge = shared_out(judge, share)
-        # At least one request in flight for each, or they would be more together than the judge may have.
-        workers = max(1, min(task_slots(lake.spark), judge.concurrency))
+    judge = judge and shared_out(judge, share)
+    slots = task_slots(lake.spark) if asks else 1
     units = -(-count // (SLOW_UNIT_ROWS if slow else UNIT_ROWS))
     for unit in range(units):
         part = todo.where(F.pmod(F.xxhash64(*ROLLOUT_KEY), F.lit(units)) == unit) if units > 1 else todo
         rows = verdicts(
-            part.repartition(workers) if workers > 1 else part,
+            part,
             run_id=run_id,
             verification_id=verification_id,
             verifier=verifier,
             limit_s=VERIFY_LIMIT_S,
             sandbox=sandbox,
             judge=judge,
-            workers=workers,
+            workers=slots,
         )
         rows = rows.withColumn("unsafe", F.lit(True)) if unsafe else rows
         if slow:

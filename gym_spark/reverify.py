@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from gym_spark.config import EndpointSpec, JsonObject, PartSpec
-from gym_spark.connection import Say, preflight_judge
+from gym_spark.connection import Say, connected_judge, named_judge
 from gym_spark.errors import ConfigError, StorageError, did_you_mean
 from gym_spark.judging import judge_and_store
 from gym_spark.ledger import verification_id_of
@@ -25,7 +25,7 @@ from gym_spark.tables.keys import ATTEMPT_KEY
 from gym_spark.tables.lake import SPARK_ERRORS, Lake, first_line
 from gym_spark.tables.runs import RunRecord, versions
 from gym_spark.tables.schemas import REVERIFICATIONS, ROLLOUTS, VERIFICATIONS
-from gym_spark.verify.base import Verifier, check_judge, check_sandbox, load_verifier, verifier_digest
+from gym_spark.verify.base import Verifier, check_sandbox, load_verifier, verifier_digest
 from gym_spark.verify.sandbox.choice import sandbox_description
 from gym_spark.verify.stage import judge_failed, unverified
 
@@ -108,7 +108,7 @@ def reverify(
     selection = selection or Selection()
     loaded = load_verifier(verifier.name, verifier.params)
     check_sandbox(verifier.name, loaded, sandbox)
-    check_judge(verifier.name, loaded, judge)
+    judge = named_judge(verifier.name, loaded, judge)
     unsafe = _is_unsafe(verifier.name, loaded, force=force)
     name = verification_id or verification_id_of(verifier, judge)
     run_id = record.spec.run_id
@@ -127,26 +127,26 @@ def reverify(
     passed_over = None if selection.judge_failed_only else known
     todo = unverified(rollouts, asked(lake, record), passed_over, chosen=chosen)
     count = _count(todo, selection)
-    if count and loaded.needs_judge and judge is not None and preflight:
-        preflight_judge(judge, say)
-    if count:
-        used = sandbox if loaded.wants_sandbox else None
-        _note(lake, record, name, verifier, selection, unsafe=unsafe, judge=judge, sandbox=used)
     with kept(run_outcomes(lake, record)) as before:
         before.count()  # as it is now: the verification that is completed may be the run's own
-        judge_and_store(
-            lake,
-            todo,
-            run_id=run_id,
-            verification_id=name,
-            verifier=verifier,
-            sandbox=sandbox,
-            judge=judge,
-            share=share,
-            unsafe=unsafe,
-            count=count,
-            say=say,
-        )
+        if count:
+            # Before anything is written: a judge that is down, or refuses the key, ends the command.
+            with connected_judge(judge, verifier, preflight=preflight, say=say) as asks:
+                used = sandbox if loaded.wants_sandbox else None
+                _note(lake, record, name, verifier, selection, unsafe=unsafe, judge=judge, sandbox=used)
+                judge_and_store(
+                    lake,
+                    todo,
+                    run_id=run_id,
+                    verification_id=name,
+                    verifier=verifier,
+                    sandbox=sandbox,
+                    judge=asks,
+                    share=share,
+                    unsafe=unsafe,
+                    count=count,
+                    say=say,
+                )
         with kept(run_outcomes(lake, replace(record, verification_id=name))) as after:
             change = change_between(before, after)
     return Reverification(run_id, name, record.verification_id, verifier, unsafe, count, change)
