@@ -205,8 +205,15 @@ def _job(
     )
 
 
-def verify(lake: Lake, record: RunRecord, share: Share = WHOLE) -> None:
-    """Judge the stored rollouts of a share that this verification has not judged yet."""
+def verify(lake: Lake, record: RunRecord, judge: EndpointSpec | None = None, share: Share = WHOLE) -> None:
+    """Judge the stored rollouts of a share that this verification has not judged yet.
+
+    Args:
+        lake: Where they are.
+        record: The run.
+        judge: Its judge's endpoint with its addresses (`connection.connected`), if its verifier asks one.
+        share: The part of the run.
+    """
     spec = record.spec
     here = {"run_id": spec.run_id, "verification_id": record.verification_id}
     stored = None if lake.is_empty(VERIFICATIONS, **here) else lake.read(VERIFICATIONS, **here)
@@ -218,7 +225,7 @@ def verify(lake: Lake, record: RunRecord, share: Share = WHOLE) -> None:
         verification_id=record.verification_id,
         verifier=spec.verifier,
         sandbox=spec.sandbox,
-        judge=spec.judge,
+        judge=judge,
         share=share,
     )
 
@@ -232,17 +239,17 @@ def tidy(lake: Lake, record: RunRecord) -> None:
         lake.compact(VERIFICATIONS, run_id=run_id)
 
 
-def followed(lake: Lake, record: RunRecord, share: Share) -> float | None:
+def followed(lake: Lake, record: RunRecord, judge: EndpointSpec | None, share: Share) -> float | None:
     """Do as :func:`mean_so_far` while collection goes on; what fails is done again at its end, and told then."""
     try:
-        return mean_so_far(lake, record, share)
+        return mean_so_far(lake, record, judge, share)
     except (GymSparkError, *SPARK_ERRORS):
         return None  # no reason to leave GPUs idle now
 
 
-def mean_so_far(lake: Lake, record: RunRecord, share: Share = WHOLE) -> float | None:
+def mean_so_far(lake: Lake, record: RunRecord, judge: EndpointSpec | None = None, share: Share = WHOLE) -> float | None:
     """Verify what is stored, and return the mean reward of all that is verified; for the progress."""
-    verify(lake, record, share)
+    verify(lake, record, judge, share)
     judged = lake.read(VERIFICATIONS, run_id=record.spec.run_id, verification_id=record.verification_id)
     row = judged.agg(F.avg("reward").alias("mean")).first()
     return None if row is None else row["mean"]
@@ -280,7 +287,8 @@ def run(
         StorageError: Spark or the storage gave up; what was finished is stored.
     """
     drafted = draft(benchmark, sources=sources) if sources else None
-    with connected(spec, resume=resume, preflight=preflight, say=say) as (spec, connect):
+    opening = connected(spec, resume=resume, preflight=preflight, say=say, judging=judge)
+    with opening as (spec, connect, connect_judge):
         place = open_lake(lake, spec.spark, say=say)
         stored = find_run(place, spec.run_id)
         if stored is None:
@@ -292,14 +300,15 @@ def run(
             drafted = draft(benchmark)
         version = known if drafted is None else version_of(drafted)
         record = plan_run(place, spec, version, stored, resume=resume, share=share)
+        asks = connect_judge() if judge else None
         # Only now is anything written: a run that is refused leaves the lake as it was.
         if drafted is not None and publish(place, drafted) != known:
             say(f"Prepared {spec.benchmark}: {drafted.table.num_rows} tasks, version {drafted.version}.")
         with recorded(place, record) as end:
-            follow = partial(followed, place, record, share) if judge else no_mean
+            follow = partial(followed, place, record, asks, share) if judge else no_mean
             done = collect(place, record, connect, share=share, show=show, say=say, follow=follow)
             if judge:
                 say("Verifying what is new, and computing the numbers.")
-                verify(place, record, share)
+                verify(place, record, asks, share)
             tidy(place, record)
             return end(profile(place, record, benchmark), done.stopped)

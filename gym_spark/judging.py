@@ -49,7 +49,7 @@ def judge_and_store(
         verification_id: Name of the verification.
         verifier: Which verifier, with which parameters.
         sandbox: Where model-written code may run (`RunSpec.sandbox`).
-        judge: Endpoint of the model that the verifier asks (`RunSpec.judge`).
+        judge: Endpoint of the model that the verifier asks (`RunSpec.judge`), with its addresses.
         share: This job's share of the run, and so of the judge's limits.
         unsafe: Mark the verdicts so.
         count: How many rollouts, if it is known.
@@ -63,11 +63,8 @@ def judge_and_store(
     slow = is_slow(loaded)
     if count is None:
         count = todo.count() if slow else 1
-    workers, spread = 1, slots if loaded.isolated or loaded.wants_sandbox else 1
-    if judge is not None and loaded.needs_judge:
-        judge = shared_out(judge, share)
-        # At least one request in flight for each, or they would be more together than the judge may have.
-        workers = spread = max(1, min(slots, judge.concurrency))
+    judge = judge and shared_out(judge, share)
+    spread = slots if loaded.isolated or loaded.wants_sandbox else 1
 
     def store(part: DataFrame) -> None:
         rows = verdicts(
@@ -79,7 +76,7 @@ def judge_and_store(
             limit_s=VERIFY_LIMIT_S,
             sandbox=sandbox,
             judge=judge,
-            workers=workers,
+            workers=slots,
         )
         rows = rows.withColumn("unsafe", F.lit(True)) if unsafe else rows
         if slow:

@@ -14,18 +14,21 @@ from gym_spark.errors import ConfigError
 
 def read_yaml(path: Path) -> JsonObject:
     """Read a YAML mapping, or raise a `ConfigError` that names the file and line, or the key."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError as error:
-        raise ConfigError(f"There is no file '{path}'; check the path.") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"'{path}' cannot be read as text ({error}).") from error
-    loaded = _load(text, f"'{path}'")
+    loaded = _load(_text_of(path), f"'{path}'")
     if loaded is None:
         return {}
     if not isinstance(loaded, dict):
         raise ConfigError(f"'{path}' must hold a mapping of keys to values, not a {type(loaded).__name__}.")
     return loaded
+
+
+def _text_of(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise ConfigError(f"There is no file '{path}'; check the path.") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"'{path}' cannot be read as text ({error}).") from error
 
 
 class _Loader(yaml.SafeLoader):
@@ -54,6 +57,7 @@ def _load(text: str, where: str) -> Any:
 def parse_overrides(assignments: Sequence[str]) -> JsonObject:
     """Turn ``a.b=value`` assignments into a nested object; values are read as YAML (``1``, ``true``, ``[a, b]``).
 
+    ``a.b=@FILE`` is the file's text as it is, a judge's prompt say. (No YAML value begins with @.)
     What follows ``spark.`` is one key, for the names of Spark's settings have dots.
     """
     merged: JsonObject = {}
@@ -61,7 +65,7 @@ def parse_overrides(assignments: Sequence[str]) -> JsonObject:
         key, sign, text = assignment.partition("=")
         if not sign or not key:
             raise ConfigError(f"--set takes KEY=VALUE, not '{assignment}'.")
-        value: Any = _load(text, f"--set {key}")
+        value: Any = _text_of(Path(text[1:])) if text.startswith("@") else _load(text, f"--set {key}")
         for part in reversed(key.split(".", 1 if key.startswith("spark.") else -1)):
             value = {part: value}
         merged = merge(merged, value)

@@ -69,7 +69,8 @@ def plan_run(
         )
     spec = spec.model_copy(update={"dataset_version": version.version})
     count = limit_count(spec.limit, version.tasks) if spec.limit is not None else version.tasks
-    served = {} if spec.endpoint.urls else {"server": local_server_version()}
+    is_local = not spec.endpoint.urls or (spec.judge is not None and not spec.judge.urls)
+    served = {"server": local_server_version()} if is_local else {}
     if load_verifier(spec.verifier.name, spec.verifier.params).wants_sandbox:
         served["sandbox"] = sandbox_description(spec.sandbox)
     record = RunRecord(

@@ -12,7 +12,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from gym_spark.config import EndpointSpec, JsonObject, PartSpec
-from gym_spark.connection import Say, preflight_judge
+from gym_spark.connection import Say, connected_judge, named_judge
 from gym_spark.errors import ConfigError, StorageError, did_you_mean
 from gym_spark.judging import judge_and_store
 from gym_spark.ledger import verification_id_of
@@ -26,7 +26,7 @@ from gym_spark.tables.lake import SPARK_ERRORS, Lake, first_line
 from gym_spark.tables.reverifications import noted_of
 from gym_spark.tables.runs import RunRecord, versions
 from gym_spark.tables.schemas import REVERIFICATIONS, ROLLOUTS, VERIFICATIONS
-from gym_spark.verify.base import Verifier, check_judge, check_sandbox, load_verifier, verifier_digest
+from gym_spark.verify.base import Verifier, check_sandbox, load_verifier, verifier_digest
 from gym_spark.verify.sandbox.choice import sandbox_description
 from gym_spark.verify.stage import judge_failed, unverified
 
@@ -110,7 +110,7 @@ def reverify(
     selection = selection or Selection()
     loaded = load_verifier(verifier.name, verifier.params)
     check_sandbox(verifier.name, loaded, sandbox)
-    check_judge(verifier.name, loaded, judge)
+    judge = named_judge(verifier.name, loaded, judge)
     unsafe = _is_unsafe(verifier.name, loaded, force=force)
     name = verification_id or verification_id_of(verifier, judge)
     run_id = record.spec.run_id
@@ -127,30 +127,30 @@ def reverify(
         say(f"The run has no verification '{name}' yet: it begins now.")
     todo = _todo(lake, record, selection, share, name if is_there else None)
     count = _count(todo, selection)
-    if count and loaded.needs_judge and judge is not None and preflight:
-        preflight_judge(judge, say)
     # Pinned: what is completed may be the run's own verification.
     here = {"run_id": run_id, "verification_id": record.verification_id}
     was = lake.read_as_of_now(VERIFICATIONS, **here) if name == record.verification_id else None
     if count:
-        lake.ensure(VERIFICATIONS, REVERIFICATIONS)
-        used = sandbox if loaded.wants_sandbox else None
-        _note(lake, record, name, verifier, selection, unsafe=unsafe, judge=judge, sandbox=used)
-    commits = judge_and_store(
-        lake,
-        todo,
-        run_id=run_id,
-        verification_id=name,
-        verifier=verifier,
-        sandbox=sandbox,
-        judge=judge,
-        share=share,
-        unsafe=unsafe,
-        count=count,
-        say=say,
-    )
-    if commits > 1:
-        lake.compact(VERIFICATIONS, run_id=run_id, verification_id=name)
+        # Before anything is written: a judge that is down, or refuses the key, ends the command.
+        with connected_judge(judge, verifier, preflight=preflight, say=say) as asks:
+            lake.ensure(VERIFICATIONS, REVERIFICATIONS)
+            used = sandbox if loaded.wants_sandbox else None
+            _note(lake, record, name, verifier, selection, unsafe=unsafe, judge=judge, sandbox=used)
+            commits = judge_and_store(
+                lake,
+                todo,
+                run_id=run_id,
+                verification_id=name,
+                verifier=verifier,
+                sandbox=sandbox,
+                judge=asks,
+                share=share,
+                unsafe=unsafe,
+                count=count,
+                say=say,
+            )
+        if commits > 1:
+            lake.compact(VERIFICATIONS, run_id=run_id, verification_id=name)
     with (
         kept(run_outcomes(lake, record, was)) as before,
         kept(run_outcomes(lake, replace(record, verification_id=name))) as after,

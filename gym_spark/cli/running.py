@@ -115,11 +115,13 @@ def collect(lake: str, resume: bool, shards: str, no_preflight: bool, **fields: 
 def verify(run_id: str, lake: str) -> int:
     """Judge the stored rollouts that have no verdict."""
     from gym_spark import flow
+    from gym_spark.connection import connected_judge
     from gym_spark.tables.runs import get_run
 
     place = flow.open_lake(lake, say=say)
     record = get_run(place, run_id)
-    flow.verify(place, record)
+    with connected_judge(record.spec.judge, record.spec.verifier, preflight=True, say=say) as judge:
+        flow.verify(place, record, judge)
     click.echo(f"{run_id}: every stored rollout is judged by {record.verification_id}.")
     return 0
 
@@ -166,7 +168,9 @@ def reverify(
     """Judge stored rollouts once more, with another verifier or other parameters; asks no model for an answer."""
     params, judge_fields = _verifier_params(overrides)
     given = {"urls": judge_urls or None, "model": judge_model, "api_key_env": judge_api_key_env}
-    judge_fields |= {name: value for name, value in given.items() if value is not None}
+    given = {name: value for name, value in given.items() if value is not None}
+    if given or judge_fields is not None:
+        judge_fields = merge(judge_fields or {}, given)
     share, ids = parse_share(shards), _task_ids(tasks)
     from gym_spark import flow
     from gym_spark.cli.standing import change_lines
@@ -176,7 +180,7 @@ def reverify(
     place = flow.open_lake(lake, say=say)
     record = get_run(place, run_id)
     judge = record.spec.judge
-    if judge_fields:
+    if judge_fields is not None:
         known = {} if judge is None else judge.model_dump(mode="json", exclude_unset=True)
         judge = validate(EndpointSpec, merge(known, judge_fields), "the judge")
     chosen = own_verifier(record) if verifier is None else PartSpec(name=verifier)
@@ -198,10 +202,10 @@ def reverify(
     return 0
 
 
-def _verifier_params(overrides: tuple[str, ...]) -> tuple[JsonObject, JsonObject]:
-    """Return parameters of the verifier, and fields of the judge's endpoint."""
+def _verifier_params(overrides: tuple[str, ...]) -> tuple[JsonObject, JsonObject | None]:
+    """Return parameters of the verifier, and fields of the judge's endpoint; None where nothing names a judge."""
     given = parse_overrides(overrides)
-    verifier, judge = given.pop("verifier", {}), given.pop("judge", {})
+    verifier, judge = given.pop("verifier", {}), given.pop("judge", None)
     odd = [*given, *(f"verifier.{key}" for key in verifier if key != "params")]
     if odd:
         raise ConfigError(f"--set takes verifier.params.NAME=VALUE here, not '{odd[0]}'; see --verifier.")

@@ -61,13 +61,13 @@ class Exchange:
             EndpointFailure: With the kind.
         """
         url = base_url + _PATHS[self._spec.api]
-        status, headers, raw = await self._request("POST", url, content, self._spec.timeout_s)
+        status, headers, raw = await self.request("POST", url, content, self._spec.timeout_s)
         if status != 200:
             failure = failure_of_status(status, headers, raw, url)
             if failure.kind == "content_filter":
                 return filtered_answer(str(failure), self._spec.model or "")
             raise failure
-        return reply_from(_decoded(raw, url), self._spec.api, token_limit=token_limit)
+        return reply_from(decoded(raw, url), self._spec.api, token_limit=token_limit)
 
     async def probe(self, base_url: str, timeout_s: float) -> None:
         """Ask a replica for its models, which costs it nothing. Any answer but a server error is a sign of life.
@@ -76,13 +76,18 @@ class Exchange:
             EndpointFailure: It is still down.
         """
         url = base_url + "/models"
-        status, headers, raw = await self._request("GET", url, None, timeout_s)
+        status, headers, raw = await self.request("GET", url, None, timeout_s)
         if status >= 500:
             raise failure_of_status(status, headers, raw, url)
 
-    async def _request(
+    async def request(
         self, method: str, url: str, content: bytes | None, timeout_s: float
     ) -> tuple[int, httpx.Headers, bytes]:
+        """Send one request, and return the answer's status, headers and body, secrets masked.
+
+        Raises:
+            EndpointFailure: It got no answer, or one that is too large.
+        """
         parsed = self._urls.get(url) or self._urls.setdefault(url, httpx.URL(url))
         # With its stream given, httpx adds no headers that the transport writes anyway.
         request = httpx.Request(method, parsed, headers=self._headers, stream=httpx.ByteStream(content or b""))
@@ -122,7 +127,12 @@ def encoded(body: JsonObject) -> bytes:
         raise EndpointFailure("bad_request", f"The request was not sent: it is not valid JSON ({error}).") from error
 
 
-def _decoded(raw: bytes, url: str) -> JsonObject:
+def decoded(raw: bytes, url: str) -> JsonObject:
+    """Return the JSON object that an answer's body holds.
+
+    Raises:
+        EndpointFailure: It holds none (``invalid_reply``).
+    """
     if not raw.strip():
         raise EndpointFailure("invalid_reply", f"{url} answered 200 with an empty body")
     try:

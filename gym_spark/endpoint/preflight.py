@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Final
 
 import httpx
@@ -19,16 +20,30 @@ from gym_spark.errors import ConfigError, RolloutError
 PREFLIGHT_TOKENS: Final = 16
 _TINY: Final[JsonObject] = {"input": "Answer with one word: ready?"}
 
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the user calls the settings of an endpoint, for the advice in messages."""
+
+    key: str = "--model-api-key-env"
+    model: str = "--model"
+    url: str = "--model-url"
+    api: str = "--api"
+    sampling: str = "the sampling settings"
+
+
 _REMEDIES: Final = {
-    "unauthorized": "the key is wrong or missing; check --model-api-key-env",
-    "forbidden": "the key may not use this model; check --model-api-key-env and --model",
-    "not_found": "the model name or the address is wrong; check --model and --model-url (it ends in /v1)",
-    "unreachable": "the endpoint is down or its address is wrong; start it, or check --model-url",
-    "quota_exhausted": "the account has no credit left; top it up, or check --model-api-key-env",
-    "request_too_large_for_quota": "the quota per minute is smaller than one request; raise it, or use another --model",
-    "bad_request": "the server refuses the run's parameters; check --model and the sampling settings",
-    "invalid_reply": "this is no OpenAI-compatible API; check --model-url (it ends in /v1) and --api",
-    "reply_too_large": "this is no OpenAI-compatible API; check --model-url (it ends in /v1) and --api",
+    "unauthorized": "the key is wrong or missing; check {0.key}",
+    "forbidden": "the key may not use this model; check {0.key} and {0.model}",
+    "not_found": "the model name or the address is wrong; check {0.model} and {0.url} (it ends in /v1)",
+    "unreachable": "the endpoint is down or its address is wrong; start it, or check {0.url}",
+    "quota_exhausted": "the account has no credit left; top it up, or check {0.key}",
+    "request_too_large_for_quota": (
+        "the quota per minute is smaller than one request; raise it, or use another {0.model}"
+    ),
+    "bad_request": "the server refuses the run's parameters; check {0.model} and {0.sampling}",
+    "invalid_reply": "this is no OpenAI-compatible API; check {0.url} (it ends in /v1) and {0.api}",
+    "reply_too_large": "this is no OpenAI-compatible API; check {0.url} (it ends in /v1) and {0.api}",
 }
 
 
@@ -38,6 +53,7 @@ async def preflight(
     *,
     api_key: str | None = None,
     transport: httpx.AsyncBaseTransport | None = None,
+    settings: Settings = Settings(),
 ) -> str | None:
     """Send one tiny request with the run's own sampling settings and time limit; never retried.
 
@@ -64,7 +80,8 @@ async def preflight(
             break
         down += 1
     if failure is not None and failure.kind in _REMEDIES:
-        message = f"The endpoint check failed for model '{spec.model}': {_REMEDIES[failure.kind]} ({failure})."
+        remedy = _REMEDIES[failure.kind].format(settings)
+        message = f"The endpoint check failed for model '{spec.model}': {remedy} ({failure})."
         raise ConfigError(message) from failure
     if failure is not None:
         return f"the endpoint check was not conclusive ({failure.kind}: {failure}); going on"
@@ -80,11 +97,20 @@ async def _failure(client: EndpointClient, sampling: SamplingSpec) -> RolloutErr
     return None
 
 
-def check_endpoint(spec: EndpointSpec, sampling: SamplingSpec, api_key: str | None = None) -> str | None:
+def check_endpoint(
+    spec: EndpointSpec,
+    sampling: SamplingSpec,
+    api_key: str | None = None,
+    settings: Settings = Settings(),
+) -> str | None:
     """Run :func:`preflight` from plain code; works inside a running event loop (a notebook) too."""
+
+    def check() -> str | None:
+        return asyncio.run(preflight(spec, sampling, api_key=api_key, settings=settings))
+
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(preflight(spec, sampling, api_key=api_key))
+        return check()
     with ThreadPoolExecutor(1) as thread:
-        return thread.submit(lambda: asyncio.run(preflight(spec, sampling, api_key=api_key))).result()
+        return thread.submit(check).result()

@@ -12,7 +12,7 @@ import math
 import re
 import reprlib
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Literal, get_args
 
@@ -79,15 +79,19 @@ class Judgeable:
     request: JsonObject | None = None
 
     @property
-    def question(self) -> str | None:
-        """The text of the last message that the model was given."""
+    def question(self) -> str:
+        """What the model was asked: the task's own `question` where it has one, else the last message of the user."""
+        own = self.verifier_inputs.get("question")
+        if isinstance(own, str) and own.strip():
+            return own
         given = (self.request or {}).get("input")
-        last = given[-1] if isinstance(given, list) and given else given
-        content = last.get("content") if isinstance(last, dict) else last
+        messages = given if isinstance(given, list) else [{"role": "user", "content": given}]
+        users = [each.get("content") for each in messages if isinstance(each, dict) and each.get("role") == "user"]
+        content = users[-1] if users else None
         if isinstance(content, list):
-            parts = [part.get("text") for part in content if isinstance(part, dict)]
-            content = "\n".join(part for part in parts if isinstance(part, str))
-        return content if isinstance(content, str) else None
+            texts = [part.get("text") for part in content if isinstance(part, dict)]
+            content = "\n".join(text for text in texts if isinstance(text, str))
+        return content if isinstance(content, str) else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,16 +163,14 @@ def _storable(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
-class JudgeFailed(Exception):
-    """The judge gave no verdict that can be read.
+class JudgeFailed(RolloutError):
+    """A server that was asked for a verdict gave none that can be used; the row is ``judge_failed``.
 
-    Attributes:
-        kind: ``unparseable``, ``empty``, or what went wrong at a server.
+    Its `kind` says in which way: ``unparseable``, ``empty``, ``truncated``, ...
     """
 
     def __init__(self, kind: str, message: str) -> None:
-        super().__init__(message)
-        self.kind = kind
+        super().__init__(kind, message, stage="judge")
 
 
 class Verifier(ABC):
@@ -215,27 +217,6 @@ def judge_one(verifier: Verifier, item: Judgeable) -> Verdict:
                 raise TypeError(f"the verifier returned {type(verdict).__name__}, not a Verdict")
             return verdict.checked()
     except GymSparkError as error:
-        return Verdict.unscored("verifier_error", _storable(str(error)))
-
-
-async def boundary_verdict(judging: Awaitable[Verdict]) -> Verdict:
-    """Await a verifier's verdict; what it raises becomes ``verifier_error``, but for a judge's failure.
-
-    Raises:
-        JudgeFailed: the judge's reply cannot be read.
-        RolloutError: of stage ``endpoint``: it could not be asked.
-    """
-    try:
-        with boundary("verifier"):
-            verdict = await judging
-            if not isinstance(verdict, Verdict):
-                raise TypeError(f"the verifier returned {type(verdict).__name__}, not a Verdict")
-            return verdict.checked()
-    except GymSparkError as error:
-        if isinstance(error, RolloutError) and error.stage == "endpoint":
-            raise
-        if isinstance(error.__cause__, JudgeFailed):
-            raise error.__cause__ from None
         return Verdict.unscored("verifier_error", _storable(str(error)))
 
 
@@ -330,12 +311,18 @@ def check_judge(name: str, verifier: Verifier, judge: EndpointSpec | None) -> No
     """Refuse, before anything is paid for, a verifier that would have nobody to ask.
 
     Raises:
-        ConfigError: It asks a model, and no endpoint of a judge is named.
+        ConfigError: It asks a model, and there is no judge; or the judge has a budget, which nobody would keep.
     """
-    if verifier.needs_judge and (judge is None or not judge.urls or judge.model is None):
+    if not verifier.needs_judge:
+        return
+    if judge is None:
         raise ConfigError(
             f"The verifier '{name}' asks a model; name its endpoint with --judge-url and --judge-model "
-            "(further settings: judge.* as endpoint.* in a --config file)."
+            "(further settings: judge.* as endpoint.* in a --config file; judge={} is the small local model)."
+        )
+    if judge.budget is not None:
+        raise ConfigError(
+            "A judge's budget is not kept; leave judge.budget out, and bound the run with endpoint.budget."
         )
 
 

@@ -13,6 +13,7 @@ from gym_spark.config import EndpointSpec, PartSpec
 from gym_spark.tables.keys import ATTEMPT_KEY
 from gym_spark.tables.schemas import VERIFICATIONS
 from gym_spark.verify.base import check_judge, check_sandbox, load_verifier
+from gym_spark.verify.judging import JudgeVerifier, workers_for
 from gym_spark.verify.sandbox.choice import OFF
 from gym_spark.verify.worker import COLUMNS_IN, columns_in, judge_batches
 
@@ -87,12 +88,21 @@ def verdicts(
         verifier: Which verifier, with which parameters.
         limit_s: Wall-clock limit of one verdict, for verifiers that run in a child process.
         sandbox: Where a verifier may run code that a model wrote (``RunSpec.sandbox``).
-        judge: Endpoint of the model that a verifier asks (``RunSpec.judge``).
-        workers: Spark tasks that run at once, which share the judge's limits out.
+        judge: Endpoint of the model that a verifier asks (``RunSpec.judge``), with its addresses.
+        workers: Spark tasks that run at once; a verifier that asks a server is spread over as many as its requests in
+            flight are enough for, which share its limits out.
 
     Raises:
         ConfigError: the verifier cannot be built, or wants a sandbox that is off or does not hold here.
     """
+    loaded = load_verifier(verifier.name, verifier.params)
+    check_sandbox(verifier.name, loaded, sandbox)
+    check_judge(verifier.name, loaded, judge)
+    rows = frame.select(*columns_in(loaded))
+    if isinstance(loaded, JudgeVerifier):
+        workers = workers_for(loaded, judge, workers)
+        # Exactly so many tasks share the judge's limits; round robin, so that they end at about the same time.
+        rows = rows.repartition(workers)
 
     def work(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
         return judge_batches(
@@ -107,7 +117,4 @@ def verdicts(
             workers=workers,
         )
 
-    loaded = load_verifier(verifier.name, verifier.params)
-    check_sandbox(verifier.name, loaded, sandbox)
-    check_judge(verifier.name, loaded, judge)
-    return frame.select(*columns_in(loaded)).mapInArrow(work, from_arrow_schema(VERIFICATIONS.schema))
+    return rows.mapInArrow(work, from_arrow_schema(VERIFICATIONS.schema))

@@ -7,11 +7,10 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from gym_spark.endpoint.serving import local_model_server
 from gym_spark.tables.lake import Lake
 from gym_spark.tables.schemas import REVERIFICATIONS, VERIFICATIONS
 from tests.e2e.conftest import Run
-from tests.e2e.test_flow import arguments, quiz
+from tests.e2e.test_flow import QUIZ, arguments, quiz
 from tests.fake_openai import FakeOpenAI, FakeReply, last_user_text
 
 ONE_TRY = ["--set", "judge.retries={server_error: {attempts: 1}}"]
@@ -60,21 +59,22 @@ def test_a_judges_outage_leaves_judge_failed_and_only_those_are_asked_again(
     assert means == {"planned": 4 / 6, "scored": 4 / 6}
 
 
-def test_a_real_model_judges_and_every_verdict_is_a_score_or_says_why_not(gym: Run, lake: Lake, tmp_path: Path) -> None:
-    """The small model as judge: whatever it says, a reward without a label would be a guess."""
-    with FakeOpenAI(lambda body, n: "The answer is 3.") as policy, local_model_server() as server:
-        judge = ["--verifier", "llm_judge", "--judge-url", server.url, "--judge-model", server.model]
-        bounds = ["--set", "verifier.params.max_output_tokens=24", "--judge-concurrency", 2]
-        told = gym(*arguments(policy, "r1", quiz(tmp_path / "quiz.jsonl", 4), *judge, *bounds, "--json"))
+def test_the_small_model_plays_and_judges_a_run_and_judges_it_again(gym: Run, lake: Lake, tmp_path: Path) -> None:
+    """One server for both, and no address to give; whatever it says, a reward without a label would be a guess."""
+    source = quiz(tmp_path / "quiz.jsonl", 4)
+    bounds = ["--set", "verifier.params.sampling.max_output_tokens=24", "--max-output-tokens", 16]
+    words = ["--benchmark", "quiz", "--search-dir", QUIZ, "--source", source, "--run-id", "r1", *bounds]
+    told = gym("eval", "run", *words, "--verifier", "llm_judge", "--set", "judge={}", "--json")
     assert told.code in (0, 1), told.err
+    assert told.err.count("Serving") == 1
+    again = gym("eval", "reverify", "--run-id", "r1", "--verification-id", "second", "--json")
+    assert again.code == 0, again.err
     rows = lake.read(VERIFICATIONS).collect()
-    assert len(rows) == 4
+    assert len(rows) == 8
     for row in rows:
         detail = json.loads(row["detail"])
-        said = detail["judge_replies"][0]
-        assert detail["judge_tokens"] > 0
         if row["state"] == "scored":
-            assert ("[[A=B]]" in said) == (row["reward"] == 1.0)
+            assert detail.get("reason") == "the answer is empty" or "[[A" in detail["judge_replies"][0]
         else:
             assert (row["state"], row["reward"]) == ("judge_failed", None)
-            assert detail["kind"] in ("truncated", "unparseable", "empty")
+            assert detail["kind"] in ("unparseable", "empty", "truncated")

@@ -112,6 +112,14 @@ def test_overrides_are_yaml_values() -> None:
     }
 
 
+def test_an_override_takes_a_files_text_as_it_is(tmp_path: Path) -> None:
+    """A prompt has colons and braces; a file that is not there is named."""
+    file = tmp_path / "judge.txt"
+    file.write_text("Right: {generated_answer}?\n", encoding="utf-8")
+    assert parse_overrides([f"a.b=@{file}"]) == {"a": {"b": "Right: {generated_answer}?\n"}}
+    assert "nowhere.txt" in refusal(overrides=["a.b=@nowhere.txt"])
+
+
 def spec_with(**changes: object) -> RunSpec:
     """Return a run that differs from the plain one."""
     plain: dict[str, object] = {"benchmark": "b", "run_id": "r", "verifier": {"name": "numeric"}}
