@@ -90,6 +90,9 @@ class SamplingSpec(Spec):
     extra: FreeObject = Field(default_factory=dict)
 
 
+#: What a scored rollout counts as that an exception cut short.
+ExceptionPolicy = Literal["count", "zero", "exclude"]
+
 #: What can end a try of a model call and yet pass at another try; `endpoint.retry` holds the rules and their reasons.
 RetriedKind = Literal[
     "unreachable",
@@ -207,6 +210,9 @@ class RunSpec(Spec):
     sandbox: Annotated[str, Field(pattern=r"^(off|auto|bubblewrap|landlock|[\w.]+:\w+)$")] = "off"
     #: Endpoint of the model that a verifier asks. Its model is part of the identity, since it decides verdicts.
     judge: EndpointSpec | None = None
+    #: What a rollout counts as that an exception cut short (an agent's timeout, say) and that a verifier scored all the
+    #: same: its score, zero, or nothing. What is stored stays as it is; how many there are is told under each.
+    graded_with_exception: ExceptionPolicy = "count"
     #: Clock of one rollout, all its calls and the harness's own work; a harness that hangs must not hold up the run.
     rollout_timeout_s: Annotated[float, Field(gt=0)] = 6 * 3600.0
     #: Rollouts per task; their index is an int32 column.
@@ -249,6 +255,7 @@ class RunSpec(Spec):
             "sampling": self.sampling.model_dump(mode="json", exclude_none=True),
             "harness": self.harness.model_dump(mode="json"),
             "verifier": self.verifier.model_dump(mode="json"),
+            "graded_with_exception": self.graded_with_exception,
             "limit_seed": self.limit_seed,
         }
 

@@ -38,11 +38,12 @@ from gym_spark.rollout.stage import task_slots
 from gym_spark.rollout.units import UNIT_SECONDS, run_units
 from gym_spark.rollout.worker import CollectJob
 from gym_spark.session import get_session, speculates
+from gym_spark.tables.keys import ATTEMPT_KEY
 from gym_spark.tables.lake import SPARK_ERRORS, Lake
 from gym_spark.tables.location import check_writable, location_of
 from gym_spark.tables.runs import RunRecord, find_run
 from gym_spark.tables.schemas import ROLLOUTS, VERIFICATIONS
-from gym_spark.verify.stage import unverified
+from gym_spark.verify.stage import newest, unverified
 
 Show = Callable[[Progress], None]
 
@@ -251,7 +252,13 @@ def mean_so_far(lake: Lake, record: RunRecord, judge: EndpointSpec | None = None
     """Verify what is stored, and return the mean reward of all that is verified; for the progress."""
     verify(lake, record, judge, share)
     judged = lake.read(VERIFICATIONS, run_id=record.spec.run_id, verification_id=record.verification_id)
-    row = judged.agg(F.avg("reward").alias("mean")).first()
+    standing, policy = newest(judged, "reward"), record.spec.graded_with_exception
+    if policy != "count":
+        cut = lake.read(ROLLOUTS, run_id=record.spec.run_id).where("exception_kind IS NOT NULL").select(*ATTEMPT_KEY)
+        rest = standing.join(cut, on=list(ATTEMPT_KEY), how="left_anti")
+        zeros = standing.join(cut, on=list(ATTEMPT_KEY), how="left_semi").where("reward IS NOT NULL")
+        standing = rest.unionByName(zeros.withColumn("reward", F.lit(0.0))) if policy == "zero" else rest
+    row = standing.agg(F.avg("reward").alias("mean")).first()
     return None if row is None else row["mean"]
 
 

@@ -68,7 +68,12 @@ def profile(
     with kept(run_outcomes(lake, record)) as frame:
         lake.replace(TASK_PROFILES, _stamped(task_profiles(frame), here), **here)
         profiles = lake.read(TASK_PROFILES, **here)
-        covered, numbers = profile_numbers(frame, profiles, max_k=record.spec.num_repeats)
+        covered, numbers = profile_numbers(
+            frame,
+            profiles,
+            max_k=record.spec.num_repeats,
+            exceptions_count_as=record.spec.graded_with_exception,
+        )
         if bootstrap is not None:
             how = {"replicates": bootstrap.replicates, "seed": bootstrap.seed}
             numbers = with_intervals(numbers, bootstrap_intervals(profiles, max_k=record.spec.num_repeats, **how))
@@ -121,7 +126,13 @@ def run_outcomes(lake: Lake, record: RunRecord, judged: DataFrame | None = None)
         plan = planned(lake, record).withColumn("label", F.lit(record.spec.harness.name))
     if judged is None:
         judged = lake.read(VERIFICATIONS, verification_id=record.verification_id, **here)
-    return outcomes(plan, lake.read(ROLLOUTS, **here), judged, count=record.planned_rollouts)
+    return outcomes(
+        plan,
+        lake.read(ROLLOUTS, **here),
+        judged,
+        count=record.planned_rollouts,
+        graded_with_exception=record.spec.graded_with_exception,
+    )
 
 
 def _custom_of(lake: Lake, record: RunRecord, benchmark: Benchmark | None, frame: DataFrame) -> CustomMetrics:

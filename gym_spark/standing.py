@@ -109,8 +109,16 @@ def _standing(lake: Lake, record: RunRecord) -> RunStanding:
     jobs = staging_of(lake, spec.run_id).jobs()
     stored = lake.read(ROLLOUTS, run_id=spec.run_id)
     judged = lake.read(VERIFICATIONS, run_id=spec.run_id, verification_id=record.verification_id)
-    frame = outcomes(planned(lake, record), _with_staged(lake, stored, jobs), judged, count=record.planned_rollouts)
-    coverage, metrics = profile_numbers(frame, task_profiles(frame), max_k=1)
+    frame = outcomes(
+        planned(lake, record),
+        _with_staged(lake, stored, jobs),
+        judged,
+        count=record.planned_rollouts,
+        graded_with_exception=spec.graded_with_exception,
+    )
+    coverage, metrics = profile_numbers(
+        frame, task_profiles(frame), max_k=1, exceptions_count_as=spec.graded_with_exception
+    )
     mean = next(item for item in metrics if (item.name, item.denominator) == ("mean_reward", "scored"))
     standings = [_job_standing(job.last_beat(), job.statuses()) for job in jobs]
     return RunStanding(

@@ -21,12 +21,21 @@ ModelCall = Callable[[JsonObject], Awaitable[Reply]]
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """What one rollout was: the model's replies in order, and every step that led to them."""
+    """What one rollout was: the model's replies in order, and every step that led to them.
+
+    Attributes:
+        replies: The model's replies; the last one is the answer.
+        trajectory: Every step.
+        environment_reward: Reward taken inside the environment, if any.
+        exception_kind: Short name of what cut the episode short (``agent_timeout``, ``turn_limit``, ...) where what
+            there is by then is an answer all the same. It is judged; what it counts as, the run says
+            (`RunSpec.graded_with_exception`).
+    """
 
     replies: tuple[Reply, ...]
     trajectory: tuple[JsonObject, ...]
     environment_reward: float | None = None
-    stop_reason: str = "answered"
+    exception_kind: str | None = None
 
 
 class Harness(Protocol):

@@ -6,13 +6,14 @@ verdict or standing attempt takes no aggregate over structs, for which Spark sor
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Final
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gym_spark.config import ExceptionPolicy
 from gym_spark.results.describe import Ints
 from gym_spark.tables.schemas import MEASURES
 
@@ -29,6 +30,7 @@ _PLANNED: Final = [
 _STANDING: Final = [
     pa.field("state", pa.string()),
     pa.field("failure_kind", pa.string()),
+    pa.field("exception_kind", pa.string()),
     pa.field("answer_state", pa.string()),
     pa.field("latency_ms", pa.float64()),
     pa.field("measures", MEASURES),
@@ -45,6 +47,9 @@ _JUDGED: Final = [
 ]
 _ATTEMPT: Final = pa.field("attempt", pa.int32())
 
+#: Verdict on a scored rollout that an exception cut short, where the run lets such not count.
+EXCLUDED: Final = "excluded"
+
 #: What leaves, one row per planned rollout: `state` is completed, failed or missing, `verdict` null without one, and
 #: `reward` null unless scored.
 OUTCOMES_SCHEMA: Final = pa.schema([*_KEY, *_PLANNED, *_STANDING, *_SUMMED, _STARTED, *_JUDGED])
@@ -60,11 +65,14 @@ SOURCES_SCHEMA: Final = pa.schema(
 )
 
 
-def assembled(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def assembled(
+    batches: Iterable[pa.RecordBatch], graded_with_exception: ExceptionPolicy = "count"
+) -> Iterator[pa.RecordBatch]:
     """Join what one partition holds.
 
     Args:
         batches: Rows of `SOURCES_SCHEMA`, of whole tasks, in any order.
+        graded_with_exception: What a scored rollout counts as that an exception cut short.
 
     Yields:
         Rows of `OUTCOMES_SCHEMA`, in the order of tasks and repeats.
@@ -92,7 +100,27 @@ def assembled(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     taken |= {field.name: _taken(judgements[field.name], verdicts) for field in _JUDGED}
     scored = pc.fill_null(pc.equal(taken["verdict"], "scored"), False)
     taken["reward"] = pc.if_else(scored, taken["reward"], pa.scalar(None, pa.float64()))
+    if graded_with_exception != "count":
+        taken |= _without_exceptions(taken, scored, zero=graded_with_exception == "zero")
     yield from pa.table(taken, schema=OUTCOMES_SCHEMA).to_batches(max_chunksize=4096)
+
+
+def _without_exceptions(
+    taken: Mapping[str, pa.ChunkedArray], scored: pa.ChunkedArray, *, zero: bool
+) -> dict[str, pa.ChunkedArray]:
+    """Return what a verdict says, where the score of a rollout that was cut short is zero or does not count.
+
+    Its named scores and its answer are gone in both cases: nobody knows what a zero would be of them, and no vote
+    shall be won by what does not count.
+    """
+    cut = pc.and_(scored, pc.is_valid(taken["exception_kind"]))
+    stands_for: dict[str, Any] = {"reward": 0.0 if zero else None, "scores": None, "extracted_answer": None}
+    if not zero:
+        stands_for["verdict"] = EXCLUDED
+        stands_for["reason"] = "an exception cut the rollout short, and the run excludes such (graded_with_exception)"
+    return {
+        name: pc.if_else(cut, pa.scalar(value, taken[name].type), taken[name]) for name, value in stands_for.items()
+    }
 
 
 def _part(table: pa.Table, name: str, keys: Ints) -> tuple[pa.Table, Ints, Ints]:

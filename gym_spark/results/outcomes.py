@@ -13,6 +13,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from gym_spark.config import ExceptionPolicy
 from gym_spark.results.assembly import OUTCOMES_SCHEMA, assembled
 from gym_spark.tables.keys import ROLLOUT_KEY
 
@@ -23,7 +24,14 @@ ROWS_PER_PARTITION: Final = 125_000
 _USAGE: Final = ("input_tokens", "output_tokens", "total_tokens")
 
 
-def outcomes(planned: DataFrame, rollouts: DataFrame, verifications: DataFrame, *, count: int = 0) -> DataFrame:
+def outcomes(
+    planned: DataFrame,
+    rollouts: DataFrame,
+    verifications: DataFrame,
+    *,
+    count: int = 0,
+    graded_with_exception: ExceptionPolicy = "count",
+) -> DataFrame:
     """Join the plan with what is stored. The plan is the denominator: a rollout that is missing has a row here.
 
     Args:
@@ -32,6 +40,7 @@ def outcomes(planned: DataFrame, rollouts: DataFrame, verifications: DataFrame, 
         rollouts: The run's stored rollouts, every attempt.
         verifications: The verdicts of one verification of the run.
         count: About how many rollouts are planned: many take more partitions.
+        graded_with_exception: What a scored rollout counts as that an exception cut short.
 
     Returns:
         The columns of `results.assembly.OUTCOMES_SCHEMA`, one row per planned rollout, whole tasks in a partition.
@@ -40,7 +49,7 @@ def outcomes(planned: DataFrame, rollouts: DataFrame, verifications: DataFrame, 
     plan = F.struct("task_index", "shard", label.alias("label"))
     usage = F.create_map(*(item for name in _USAGE for item in (F.lit(name), F.col(f"usage.{name}").cast("double"))))
     rollout = F.struct(
-        *("attempt", "state", "failure_kind", "answer_state", "latency_ms"),
+        *("attempt", "state", "failure_kind", "exception_kind", "answer_state", "latency_ms"),
         F.when(F.col("state") == "completed", F.coalesce("measures", usage)).alias("measures"),
         *("usage.input_tokens", "usage.output_tokens", "started_at"),
     )
@@ -57,7 +66,7 @@ def outcomes(planned: DataFrame, rollouts: DataFrame, verifications: DataFrame, 
     rows = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), sources.values())
 
     def work(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
-        yield from assembled(batches)
+        yield from assembled(batches, graded_with_exception)
 
     return rows.repartition(partitions_for(count), "task_id").mapInArrow(work, from_arrow_schema(OUTCOMES_SCHEMA))
 
@@ -81,13 +90,14 @@ def breakdown(frame: DataFrame) -> DataFrame:
     """Count rollouts by what became of them.
 
     Returns:
-        One row per combination seen: `state`, `failure_kind`, `answer_state`, `verdict`, `is_scored`,
+        One row per combination seen: `state`, `failure_kind`, `exception_kind`, `answer_state`, `verdict`, `is_scored`,
         `missing_shard` (null unless missing), `rollouts`, `rewards` (sum), `reason` (one of them; null if scored),
         `input_tokens`, `output_tokens` (sums; null where none is known).
     """
     return frame.groupBy(
         "state",
         "failure_kind",
+        "exception_kind",
         "answer_state",
         "verdict",
         F.col("reward").isNotNull().alias("is_scored"),

@@ -12,6 +12,8 @@ from typing import Any, Final, Literal
 import numpy as np
 from pyspark.sql import DataFrame, Row
 
+from gym_spark.config import ExceptionPolicy
+from gym_spark.results.assembly import EXCLUDED
 from gym_spark.results.outcomes import breakdown
 from gym_spark.results.reward_profile import task_groups
 from gym_spark.results.samples import Sample
@@ -25,6 +27,11 @@ Denominator = Literal["planned", "scored", "completed", "measured", "custom"]
 SAME: Final = 1e-12
 #: Shards that a line names before it counts the rest.
 _SHARDS_NAMED: Final = 8
+_COUNTS_AS: Final[dict[ExceptionPolicy, str]] = {
+    "count": "counted with their scores",
+    "zero": "counted as zero",
+    "exclude": "not counted",
+}
 #: Denominator -> column that counts a task's rollouts.
 _COUNTS: Final[dict[Denominator, str]] = {"planned": "planned", "scored": "n"}
 
@@ -71,6 +78,9 @@ class Coverage:
     input_tokens: int | None
     output_tokens: int | None
     failures: dict[str, int]
+    #: Rollouts by what cut them short that a verifier scored all the same, whatever they count as.
+    graded_with_exception: dict[str, int]
+    exceptions_count_as: ExceptionPolicy
     answer_states: dict[str, int]
     verdicts: dict[str, int]
     #: An example of why, for each verdict that is not a score.
@@ -97,6 +107,9 @@ class Coverage:
             ]
             more = len(self.missing_shards) - len(shown)
             named.append(f"shard {', '.join(shown)}" + (f" and {more} more shards" if more else ""))
+        if cut := sum(self.graded_with_exception.values()):
+            kinds = ", ".join(f"{count} {kind}" for kind, count in self.graded_with_exception.items())
+            named.append(f"{cut} graded with exception ({kinds}), {_COUNTS_AS[self.exceptions_count_as]}")
         if self.tasks_without_score:
             named.append(f"{self.tasks_without_score} of {self.planned_tasks} tasks have no score at all")
         return "; ".join([text, *named])
@@ -144,25 +157,28 @@ class RunProfile:
         return json.dumps(body, indent=2, allow_nan=False)
 
 
-def profile_numbers(outcomes: DataFrame, profiles: DataFrame, *, max_k: int) -> tuple[Coverage, tuple[Metric, ...]]:
+def profile_numbers(
+    outcomes: DataFrame, profiles: DataFrame, *, max_k: int, exceptions_count_as: ExceptionPolicy = "count"
+) -> tuple[Coverage, tuple[Metric, ...]]:
     """Compute what a run's profile shows; collects one row per combination of states and per group of like tasks.
 
     Args:
         outcomes: One row per planned rollout (`results.outcomes`).
         profiles: One row per planned task (`results.reward_profile.task_profiles`), best read back from its table.
         max_k: Largest k of pass@k: the repeats.
+        exceptions_count_as: What the outcomes were made with.
     """
     groups = task_groups(profiles, max_k=max_k).collect()
-    return _coverage(breakdown(outcomes).collect(), groups), _metrics(groups, max_k)
+    return _coverage(breakdown(outcomes).collect(), groups, exceptions_count_as), _metrics(groups, max_k)
 
 
-def _coverage(kinds: Sequence[Row], groups: Sequence[Row]) -> Coverage:
+def _coverage(kinds: Sequence[Row], groups: Sequence[Row], exceptions_count_as: ExceptionPolicy) -> Coverage:
     def count(matches: Callable[[Row], bool]) -> int:
         return sum(row["rollouts"] for row in kinds if matches(row))
 
-    def by(column: str) -> dict[Any, int]:
+    def by(column: str, rows: Sequence[Row] = kinds) -> dict[Any, int]:
         counts: Counter[Any] = Counter()
-        for row in kinds:
+        for row in rows:
             counts[row[column]] += row["rollouts"]
         return {value: counts[value] for value in sorted(counts.keys() - {None})}
 
@@ -171,6 +187,7 @@ def _coverage(kinds: Sequence[Row], groups: Sequence[Row]) -> Coverage:
         return sum(known) if known else None
 
     states = by("state")
+    graded = [row for row in kinds if row["is_scored"] or row["verdict"] == EXCLUDED]
     complete = [row for row in kinds if row["is_scored"] and row["answer_state"] == "complete"]
     whole = sum(row["rollouts"] for row in complete)
     return Coverage(
@@ -185,6 +202,8 @@ def _coverage(kinds: Sequence[Row], groups: Sequence[Row]) -> Coverage:
         input_tokens=tokens("input_tokens"),
         output_tokens=tokens("output_tokens"),
         failures=by("failure_kind"),
+        graded_with_exception=by("exception_kind", graded),
+        exceptions_count_as=exceptions_count_as,
         answer_states=by("answer_state"),
         verdicts=by("verdict"),
         reasons={row["verdict"]: row["reason"] for row in kinds if row["verdict"] and row["reason"]},

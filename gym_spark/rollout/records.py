@@ -57,6 +57,7 @@ def completed(run_id: str, pending: Pending, episode: Episode, started_at: datet
     last = episode.replies[-1]
     return _row(run_id, pending, started_at) | {
         "state": "completed",
+        "exception_kind": None if episode.exception_kind is None else storable(mask(episode.exception_kind)),
         "answer_state": last.answer_state,
         "output_text": storable(last.output_text),
         "turns": len(episode.replies),

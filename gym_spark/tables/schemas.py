@@ -130,6 +130,7 @@ ROLLOUTS: Final = Table(
             _column("failure_kind", pa.string(), "short name of the failure; null when completed"),
             _column("failure_stage", pa.string(), "endpoint, harness or environment; null when completed"),
             _column("failure_terminal", pa.bool_(), "another attempt would fail alike; null when completed"),
+            _column("exception_kind", pa.string(), "what cut a completed rollout short; null when nothing did"),
             _column("answer_state", pa.string(), "complete, truncated, reasoning_only, empty or filtered"),
             _column("usage", USAGE, "tokens over all model calls; null where unknown"),
             _key("model_calls", "model calls that were answered", pa.int32()),

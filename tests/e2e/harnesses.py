@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from dataclasses import replace
 
 from pyspark import TaskContext
 
@@ -55,3 +56,17 @@ class AsksTwice(SingleTurn):
         if self.ends == "cancelled":
             raise asyncio.CancelledError
         return await SingleTurn.run(self, params, call)
+
+
+class RunsOutOfTime(SingleTurn):
+    """An agent that answers, works on, and is stopped by its own clock: what it has said by then stands."""
+
+    async def run(self, params: JsonObject, call: ModelCall) -> Episode:
+        """Play one rollout."""
+        episode = await SingleTurn.run(self, params, call)
+        try:
+            async with asyncio.timeout(0.1):
+                await asyncio.Event().wait()
+        except TimeoutError:
+            episode = replace(episode, exception_kind="agent_timeout")
+        return episode

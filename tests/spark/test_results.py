@@ -114,6 +114,8 @@ def test_p32_a_task_without_any_rollout_stays_in_the_denominator(spark: SparkSes
         input_tokens=60,
         output_tokens=30,
         failures={},
+        graded_with_exception={},
+        exceptions_count_as="count",
         answer_states={"complete": 6},
         verdicts={"scored": 6},
         reasons={},

@@ -6,9 +6,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gym_spark.config import ExceptionPolicy
 from gym_spark.results.assembly import OUTCOMES_SCHEMA, SOURCES_SCHEMA, assembled
 
 Row = dict[str, Any]
@@ -19,9 +21,9 @@ def source(task: int, repeat: int, **part: Row) -> Row:
     return {"task_id": f"t{task}", "rollout_index": repeat, "plan": None, "rollout": None, "judgement": None} | part
 
 
-def joined(rows: list[Row]) -> list[Row]:
+def joined(rows: list[Row], policy: ExceptionPolicy = "count") -> list[Row]:
     batches = pa.Table.from_pylist(rows, schema=SOURCES_SCHEMA).to_batches(max_chunksize=5)
-    found = list(assembled(batches))
+    found = list(assembled(batches, policy))
     return pa.Table.from_batches(found, schema=OUTCOMES_SCHEMA).to_pylist() if found else []
 
 
@@ -104,3 +106,29 @@ def test_maps_and_texts_come_from_the_attempt_and_verdict_that_stand() -> None:
     (row,) = joined(rows)
     assert (row["state"], row["failure_kind"], row["shard"], row["output_tokens"]) == ("completed", None, 3, 9)
     assert (row["measures"], row["scores"], row["reason"]) == ([("input_tokens", 1.0)], [("f1", 0.25)], None)
+
+
+@pytest.mark.parametrize(
+    ("policy", "cut_short"),
+    [
+        ("count", ("scored", 1.0, [("strict", 0.5)], "7")),
+        ("zero", ("scored", 0.0, None, None)),
+        ("exclude", ("excluded", None, None, None)),
+    ],
+)
+def test_only_what_was_cut_short_and_scored_counts_as_the_run_says(policy: ExceptionPolicy, cut_short: Any) -> None:
+    """Neither what ended well nor what has no score changes; named scores and the vote go with the reward."""
+
+    def rollout(task: int, exception: str | None, verdict: str) -> list[Row]:
+        judgement = {"attempt": 1, "verdict": verdict, "reward": 1.0, "scores": [("strict", 0.5)], "verified_at": AT}
+        return [
+            source(task, 0, plan={"task_index": task}),
+            source(task, 0, rollout={"attempt": 1, "state": "completed", "exception_kind": exception}),
+            source(task, 0, judgement=judgement | {"extracted_answer": "7"}),
+        ]
+
+    told = ("verdict", "reward", "scores", "extracted_answer")
+    rows = [rollout(0, None, "scored"), rollout(1, "agent_timeout", "scored"), rollout(2, "agent_timeout", "masked")]
+    found = [tuple(row[name] for name in told) for row in joined([row for rows_ in rows for row in rows_], policy)]
+    whole = ("scored", 1.0, [("strict", 0.5)], "7")
+    assert found == [whole, cut_short, ("masked", None, [("strict", 0.5)], "7")]
