@@ -29,16 +29,26 @@ def asked(lake: Lake, record: RunRecord) -> DataFrame:
 
 
 def planned(lake: Lake, record: RunRecord, *more: str) -> DataFrame:
-    """Return the plan, one row per planned rollout: `task_id`, `task_index`, `shard`, `rollout_index`.
+    """Return the plan, one row per planned rollout: the columns of :func:`plan_of` but for `repeats`."""
+    plan = plan_of(lake, record, *more)
+    if record.spec.imported is not None:
+        return plan.drop("repeats")
+    return planned_rollouts(plan.drop("rollout_index", "repeats"), num_repeats=record.spec.num_repeats)
 
-    And `more` columns of `tasks`, or of `inputs` where the run was imported.
+
+def plan_of(lake: Lake, record: RunRecord, *more: str) -> DataFrame:
+    """Return the plan: `task_id`, `task_index`, `shard`, `rollout_index`, `repeats`.
+
+    And `more` columns of `tasks`, or of `inputs` where the run was imported. A row stands for `repeats` rollouts, from
+    its `rollout_index` on: all of a task, or one of an imported run.
     """
     if record.spec.imported is not None:
-        rows = lake.read(INPUTS, run_id=record.spec.run_id).withColumn("shard", F.lit(0))
-        return rows.select("task_id", "task_index", "shard", "rollout_index", *more)
+        rows = lake.read(INPUTS, run_id=record.spec.run_id)
+        rows = rows.withColumns({"shard": F.lit(0), "repeats": F.lit(1)})
+        return rows.select("task_id", "task_index", "shard", "rollout_index", "repeats", *more)
     tasks = tasks_of(lake, record).select("task_id", "task_index", "shard", *more)
     if record.spec.limit is not None:
         # Spark sorts what is picked from in one place, so it is ids only.
         ids = chosen_tasks(tasks.select("task_id"), count=record.planned_tasks, seed=record.spec.limit_seed)
         tasks = tasks.join(ids, on="task_id", how="left_semi")
-    return planned_rollouts(tasks, num_repeats=record.spec.num_repeats)
+    return tasks.withColumns({"rollout_index": F.lit(0), "repeats": F.lit(record.spec.num_repeats)})

@@ -20,15 +20,14 @@ from gym_spark.interchange.gym.profiling import (
     write_profile,
 )
 from gym_spark.interchange.row_files import export_partitions, exported_rows, write_lines
-from gym_spark.planning import planned, tasks_of
+from gym_spark.planning import plan_of, tasks_of
 from gym_spark.prepare.catalog import Benchmark
-from gym_spark.results.agent_numbers import measured_rows, passed
 from gym_spark.results.bootstrap import bootstrap_intervals, with_intervals
 from gym_spark.results.costs import cost_numbers
 from gym_spark.results.custom import CustomMetrics, custom_metrics, find_hook, metric_rows
 from gym_spark.results.group_scores import group_scores
-from gym_spark.results.outcomes import kept, outcomes
-from gym_spark.results.reward_profile import task_profiles
+from gym_spark.results.outcomes import kept, outcomes, sources
+from gym_spark.results.passes import Groups, counts_of, measured_rows, passed, profiles_of
 from gym_spark.results.run_profile import Bootstrap, RunProfile, custom_rows, profile_numbers
 from gym_spark.results.samples import Sample, sample_of, sampled
 from gym_spark.results.union import Overlap, union_of
@@ -65,26 +64,23 @@ def profile(
     """
     run_id, verification_id = record.spec.run_id, record.verification_id
     here = {"run_id": run_id, "verification_id": verification_id}
-    with kept(run_outcomes(lake, record)) as frame:
-        lake.replace(TASK_PROFILES, _stamped(task_profiles(frame), here), **here)
-        profiles = lake.read(TASK_PROFILES, **here)
-        covered, numbers = profile_numbers(
-            frame,
-            profiles,
-            max_k=record.spec.num_repeats,
-            exceptions_count_as=record.spec.graded_with_exception,
-        )
+    spec, policy = record.spec, record.spec.graded_with_exception
+    groups = groups_of(record) if files is not None else None
+    with kept(passed(run_sources(lake, record), policy, groups)) as passes:
+        lake.replace(TASK_PROFILES, _stamped(profiles_of(passes), here), **here)
+        profiles, counts = profiles_of(passes), counts_of(passes)
+        covered, numbers = profile_numbers(counts, profiles, max_k=spec.num_repeats, exceptions_count_as=policy)
         if bootstrap is not None:
             how = {"replicates": bootstrap.replicates, "seed": bootstrap.seed}
-            numbers = with_intervals(numbers, bootstrap_intervals(profiles, max_k=record.spec.num_repeats, **how))
+            numbers = with_intervals(numbers, bootstrap_intervals(profiles, max_k=spec.num_repeats, **how))
         for name in by:
             numbers += group_scores(profiles, tasks_of(lake, record), name)
-        numbers += cost_numbers(frame, profiles, covered, record.spec.endpoint.prices)
-        own = _custom_of(lake, record, benchmark, frame)
+        numbers += cost_numbers(counts, covered, spec.endpoint.prices)
+        own = _custom_of(lake, record, benchmark)
         numbers += custom_rows(own.overall, covered)
         measured: list[JsonObject] = []
         if files is not None:
-            measured = _written(lake, record, measured_rows(frame), own, files, allow_partial=allow_partial)
+            measured = _written(lake, record, passes, own, files, allow_partial=allow_partial)
     rows = [*(asdict(number) for number in numbers), *measured]
     lake.replace(METRICS, lake.frame(METRICS, [row | here for row in rows]), **here)
     return RunProfile(
@@ -111,42 +107,47 @@ def _curves(measured: Sequence[JsonObject]) -> dict[str, float]:
     return {row["name"]: row["value"] for row in measured if row["name"].startswith(("pass@", "majority@"))}
 
 
-def run_outcomes(lake: Lake, record: RunRecord, judged: DataFrame | None = None) -> DataFrame:
-    """Return what became of each planned rollout (`results.outcomes`); its label is the agent, or the harness.
+def groups_of(record: RunRecord) -> Groups:
+    """Return how the field's metrics group a run's rollouts."""
+    imported = record.spec.imported
+    return Groups(fan_out=bool(imported and imported.get("fan_out")), text_ids=imported is not None)
+
+
+def run_sources(lake: Lake, record: RunRecord, judged: DataFrame | None = None) -> DataFrame:
+    """Bring a run's plan together with what is stored (`results.outcomes.sources`).
 
     Args:
         lake: The lake.
-        record: The run.
+        record: The run; the label of its rollouts is the agent, or the harness.
         judged: The verdicts that count; None: those that its verification has.
     """
     here = {"run_id": record.spec.run_id}
     if record.spec.imported is not None:
-        plan = planned(lake, record, "label")
+        plan = plan_of(lake, record, "label")
     else:
-        plan = planned(lake, record).withColumn("label", F.lit(record.spec.harness.name))
+        plan = plan_of(lake, record).withColumn("label", F.lit(record.spec.harness.name))
     if judged is None:
         judged = lake.read(VERIFICATIONS, verification_id=record.verification_id, **here)
-    return outcomes(
-        plan,
-        lake.read(ROLLOUTS, **here),
-        judged,
-        count=record.planned_rollouts,
-        graded_with_exception=record.spec.graded_with_exception,
-    )
+    return sources(plan, lake.read(ROLLOUTS, **here), judged, count=record.planned_rollouts)
 
 
-def _custom_of(lake: Lake, record: RunRecord, benchmark: Benchmark | None, frame: DataFrame) -> CustomMetrics:
+def run_outcomes(lake: Lake, record: RunRecord, judged: DataFrame | None = None) -> DataFrame:
+    """Return what became of each planned rollout (`results.outcomes`); arguments as for :func:`run_sources`."""
+    return outcomes(run_sources(lake, record, judged), record.spec.graded_with_exception)
+
+
+def _custom_of(lake: Lake, record: RunRecord, benchmark: Benchmark | None) -> CustomMetrics:
     """Return what the benchmark's own metrics are, if it has any."""
     hook = find_hook(benchmark) if benchmark is not None else None
     if benchmark is None or hook is None:
         return CustomMetrics()
-    return custom_metrics(benchmark, hook, metric_rows(frame, tasks_of(lake, record)))
+    return custom_metrics(benchmark, hook, metric_rows(run_outcomes(lake, record), tasks_of(lake, record)))
 
 
 def _written(
     lake: Lake,
     record: RunRecord,
-    rows: DataFrame,
+    passes: DataFrame,
     own: CustomMetrics,
     files: ProfileFiles,
     *,
@@ -154,13 +155,11 @@ def _written(
 ) -> list[JsonObject]:
     """Write NeMo Gym's files; returns the agents' numbers as rows of `metrics`."""
     spec = record.spec
-    fan_out = bool(spec.imported and spec.imported.get("fan_out"))
     if spec.imported is not None:
         samples = imported_samples(lake.read(INPUTS, run_id=spec.run_id))
     else:
         samples = task_samples(tasks_of(lake, record), spec.harness.name)
-    with kept(passed(rows, fan_out=fan_out, text_ids=spec.imported is not None)) as passes:
-        return write_profile(files, passes, samples, own, planned=record.planned_rollouts, allow_partial=allow_partial)
+    return write_profile(files, passes, samples, own, planned=record.planned_rollouts, allow_partial=allow_partial)
 
 
 def runs_named(lakes: Sequence[Lake], run_ids: Sequence[str]) -> list[tuple[Lake, RunRecord]]:
@@ -203,7 +202,7 @@ def write_aggregate_of(runs: Sequence[tuple[Lake, RunRecord]], output: Path) -> 
     # Jobs on several clusters may have filled a lake each under one run id.
     alone = len({record.spec.run_id for _, record in runs}) == len(runs)
     shown = [record.spec.run_id for _, record in runs] if alone else names
-    frames = [measured_rows(run_outcomes(lake, record)) for lake, record in runs]
+    frames = [measured_rows(run_sources(lake, record), record.spec.graded_with_exception) for lake, record in runs]
     rows, overlap = union_of(dict(zip(shown, frames, strict=True)))
     labels = {label: label for label in _labels(first)}
     write_entries(rows, overlap.planned, labels, output)

@@ -11,9 +11,9 @@ from typing import Any, Final
 from pyspark.sql import DataFrame
 
 from gym_spark.errors import StorageError
-from gym_spark.planning import planned
-from gym_spark.results.outcomes import outcomes
-from gym_spark.results.reward_profile import task_profiles
+from gym_spark.planning import plan_of
+from gym_spark.results.outcomes import kept, sources
+from gym_spark.results.passes import counts_of, passed, profiles_of
 from gym_spark.results.run_profile import Coverage, profile_numbers
 from gym_spark.rollout.place import staging_of
 from gym_spark.rollout.progress import Progress
@@ -109,16 +109,10 @@ def _standing(lake: Lake, record: RunRecord) -> RunStanding:
     jobs = staging_of(lake, spec.run_id).jobs()
     stored = lake.read(ROLLOUTS, run_id=spec.run_id)
     judged = lake.read(VERIFICATIONS, run_id=spec.run_id, verification_id=record.verification_id)
-    frame = outcomes(
-        planned(lake, record),
-        _with_staged(lake, stored, jobs),
-        judged,
-        count=record.planned_rollouts,
-        graded_with_exception=spec.graded_with_exception,
-    )
-    coverage, metrics = profile_numbers(
-        frame, task_profiles(frame), max_k=1, exceptions_count_as=spec.graded_with_exception
-    )
+    policy = spec.graded_with_exception
+    rows = sources(plan_of(lake, record), _with_staged(lake, stored, jobs), judged, count=record.planned_rollouts)
+    with kept(passed(rows, policy)) as passes:
+        coverage, metrics = profile_numbers(counts_of(passes), profiles_of(passes), max_k=1, exceptions_count_as=policy)
     mean = next(item for item in metrics if (item.name, item.denominator) == ("mean_reward", "scored"))
     standings = [_job_standing(job.last_beat(), job.statuses()) for job in jobs]
     return RunStanding(

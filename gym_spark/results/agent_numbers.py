@@ -6,25 +6,21 @@ In: frames of `MEASURED_SCHEMA`. Out: small rows, one per label and column. No r
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from gym_spark.results.describe import STATISTICS, Statistic, describe
 from gym_spark.results.partition_pass import (
-    PASS_SCHEMA,
     PERF_FIELDS,
     LabelSums,
-    pass_over,
     sums_of,
 )
-from gym_spark.results.partition_rows import MEASURED_SCHEMA
 from gym_spark.results.pass_majority import Score
 from gym_spark.results.perf import perf_summary
 from gym_spark.results.repeats import repeat_statistics
@@ -58,32 +54,6 @@ class LabelNumbers:
     sums: LabelSums
     statistics: dict[str, dict[str, float]]
     by_repeat: dict[int, dict[str, dict[str, float]]]
-
-
-def measured_rows(outcomes: DataFrame) -> DataFrame:
-    """Return what the field's metrics are made of, one row per planned rollout: the columns of `MEASURED_SCHEMA`.
-
-    Args:
-        outcomes: One row per planned rollout (`results.outcomes`).
-    """
-    standing = F.when(F.col("verdict") == "masked", "masked").when(F.col("state") == "completed", "measured")
-    rows = outcomes.withColumns({"standing": standing, "answer": F.col("extracted_answer")})
-    return rows.select(*MEASURED_SCHEMA.names)
-
-
-def passed(outcomes: DataFrame, *, fan_out: bool, text_ids: bool) -> DataFrame:
-    """Pass over the tasks, a partition at a time; the columns of `PASS_SCHEMA`. Persist it: its parts are read apart.
-
-    Args:
-        outcomes: Rows of `MEASURED_SCHEMA`, whole tasks in a partition; the rows of one are in memory at once.
-        fan_out: Groups are per task and label, not per task.
-        text_ids: Some task is known by a text.
-    """
-
-    def work(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
-        yield from pass_over(batches, fan_out=fan_out, text_ids=text_ids)
-
-    return outcomes.select(*MEASURED_SCHEMA.names).mapInArrow(work, from_arrow_schema(PASS_SCHEMA))
 
 
 def label_numbers(passes: DataFrame) -> dict[str | None, LabelNumbers]:

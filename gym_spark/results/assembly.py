@@ -6,7 +6,7 @@ verdict or standing attempt takes no aggregate over structs, for which Spark sor
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -26,6 +26,8 @@ _PLANNED: Final = [
     pa.field("shard", pa.int32()),
     pa.field("label", pa.string()),
 ]
+#: How many rollouts a row of the plan stands for, from its `rollout_index` on.
+_REPEATS: Final = pa.field("repeats", pa.int32())
 #: Of the attempt that stands: the completed one, else the newest.
 _STANDING: Final = [
     pa.field("state", pa.string()),
@@ -35,6 +37,8 @@ _STANDING: Final = [
     pa.field("latency_ms", pa.float64()),
     pa.field("measures", MEASURES),
 ]
+#: Measures of a completed attempt that has no others, where it tells them.
+_USAGE: Final = ("input_tokens", "output_tokens", "total_tokens")
 #: Over all attempts: sums, and the first start.
 _SUMMED: Final = [pa.field("input_tokens", pa.int64()), pa.field("output_tokens", pa.int64())]
 _STARTED: Final = pa.field("started_at", pa.timestamp("us", tz="UTC"))
@@ -46,6 +50,8 @@ _JUDGED: Final = [
     pa.field("extracted_answer", pa.string()),
 ]
 _ATTEMPT: Final = pa.field("attempt", pa.int32())
+#: A rollout is known by the code of its task above these bits, and its repeat in them.
+_LOW: Final = (1 << 32) - 1
 
 #: Verdict on a scored rollout that an exception cut short, where the run lets such not count.
 EXCLUDED: Final = "excluded"
@@ -58,42 +64,40 @@ OUTCOMES_SCHEMA: Final = pa.schema([*_KEY, *_PLANNED, *_STANDING, *_SUMMED, _STA
 SOURCES_SCHEMA: Final = pa.schema(
     [
         *_KEY,
-        pa.field("plan", pa.struct(_PLANNED)),
-        pa.field("rollout", pa.struct([_ATTEMPT, *_STANDING, *_SUMMED, _STARTED])),
+        pa.field("plan", pa.struct([*_PLANNED, _REPEATS])),
+        pa.field(
+            "rollout", pa.struct([_ATTEMPT, *_STANDING, *(pa.field(name, pa.int64()) for name in _USAGE), _STARTED])
+        ),
         pa.field("judgement", pa.struct([_ATTEMPT, *_JUDGED, pa.field("verified_at", pa.timestamp("us", tz="UTC"))])),
     ]
 )
 
 
-def assembled(
-    batches: Iterable[pa.RecordBatch], graded_with_exception: ExceptionPolicy = "count"
-) -> Iterator[pa.RecordBatch]:
+def assembled(batches: Iterable[pa.RecordBatch], graded_with_exception: ExceptionPolicy = "count") -> pa.Table | None:
     """Join what one partition holds.
 
     Args:
         batches: Rows of `SOURCES_SCHEMA`, of whole tasks, in any order.
         graded_with_exception: What a scored rollout counts as that an exception cut short.
 
-    Yields:
-        Rows of `OUTCOMES_SCHEMA`, in the order of tasks and repeats.
+    Returns:
+        Rows of `OUTCOMES_SCHEMA`, in the order of tasks and repeats; None where nothing arrived.
     """
-    arrived = [batch for batch in batches if batch.num_rows]
-    if not arrived:
-        return
-    table = pa.Table.from_batches(arrived).cast(SOURCES_SCHEMA).combine_chunks()
+    table = arrived(batches, SOURCES_SCHEMA)
+    if table is None:
+        return None
     codes = np.asarray(table["task_id"].combine_chunks().dictionary_encode().indices, dtype=np.int64)
     keys = (codes << 32) | np.asarray(table["rollout_index"], dtype=np.int64)
-    planned, wanted, places = _part(table, "plan", keys)
-    order = np.lexsort((wanted, np.asarray(planned["task_index"])))
-    planned, wanted, places = planned.take(pa.array(order)), wanted[order], places[order]
+    planned, wanted, places = _expanded(*_part(table, "plan", keys))
 
     rollouts = _Rollouts(*_part(table, "rollout", keys)[:2], wanted)
     standing, attempts = rollouts.standing()
     judgements, judged, _ = _part(table, "judgement", keys)
     verdicts = _newest(judgements, judged, wanted, attempts)
-    taken = {field.name: table[field.name].take(pa.array(places)) for field in _KEY}
+    taken = {"task_id": table["task_id"].take(pa.array(places)), "rollout_index": pa.array(wanted & _LOW, pa.int32())}
     taken |= {field.name: planned[field.name] for field in _PLANNED}
     taken |= {field.name: _taken(rollouts.table[field.name], standing) for field in _STANDING}
+    taken["measures"] = _with_usage(taken, {name: _taken(rollouts.table[name], standing) for name in _USAGE})
     taken["state"] = pc.fill_null(taken["state"], "missing")
     taken |= {field.name: rollouts.total(field.name) for field in _SUMMED}
     taken["started_at"] = rollouts.first_start()
@@ -102,7 +106,38 @@ def assembled(
     taken["reward"] = pc.if_else(scored, taken["reward"], pa.scalar(None, pa.float64()))
     if graded_with_exception != "count":
         taken |= _without_exceptions(taken, scored, zero=graded_with_exception == "zero")
-    yield from pa.table(taken, schema=OUTCOMES_SCHEMA).to_batches(max_chunksize=4096)
+    return pa.table(taken, schema=OUTCOMES_SCHEMA)
+
+
+def arrived(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> pa.Table | None:
+    """Return all rows that Spark hands over as one table, each column in one piece; None where there are none."""
+    some = [batch for batch in batches if batch.num_rows]
+    # Spark tells of nulls in columns as it derives them, not as the schema has them.
+    return pa.Table.from_batches(some).cast(schema).combine_chunks() if some else None
+
+
+def _expanded(planned: pa.Table, first: Ints, places: Ints) -> tuple[pa.Table, Ints, Ints]:
+    """Return a row per planned rollout, its key, and where its task stands; in the order of tasks and repeats."""
+    repeats = _numbers(planned["repeats"])
+    rows = np.repeat(np.arange(len(first)), repeats)
+    ends = np.cumsum(repeats)
+    wanted = first[rows] + np.arange(len(rows)) - (ends - repeats)[rows]
+    order = np.lexsort((wanted, np.asarray(planned["task_index"])[rows]))
+    return planned.take(pa.array(rows[order])), wanted[order], places[rows[order]]
+
+
+def _with_usage(taken: Mapping[str, pa.ChunkedArray], usage: Mapping[str, pa.ChunkedArray]) -> pa.Array:
+    """Return the measures of completed rollouts: their own, else their usage; null of others."""
+    completed = np.asarray(pc.fill_null(pc.equal(taken["state"], "completed"), False))
+    own = taken["measures"].combine_chunks()
+    bare = completed & np.asarray(pc.is_null(own))
+    told = {name: column.combine_chunks() for name, column in usage.items()}
+    known = np.stack([np.asarray(pc.is_valid(column)) & bare for column in told.values()], axis=1)
+    values = np.stack([np.asarray(pc.fill_null(column, 0), dtype=float) for column in told.values()], axis=1)
+    names = pa.array(list(told), pa.string()).take(pa.array(np.nonzero(known)[1]))
+    offsets = pa.array(np.concatenate([[0], np.cumsum(known.sum(axis=1))]), pa.int32(), mask=np.append(~bare, False))
+    made = pa.MapArray.from_arrays(offsets, names, pa.array(values[known]))
+    return pc.if_else(pa.array(completed & ~bare), own, made.cast(MEASURES))
 
 
 def _without_exceptions(

@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
-
-from pyspark.sql import DataFrame, Row
-from pyspark.sql import functions as F
 
 from gym_spark.config import Prices
 from gym_spark.endpoint.budget import cost
 from gym_spark.endpoint.usage import Usage
 from gym_spark.results.run_profile import Coverage, Metric
+from gym_spark.results.summary import SPREAD, Counts
 
 PERCENTS: Final = (50, 90, 99)
-_MEASURED: Final = ("input_tokens", "output_tokens", "latency_ms")
 
 
-def cost_numbers(
-    outcomes: DataFrame, profiles: DataFrame, covered: Coverage, prices: Prices | None
-) -> tuple[Metric, ...]:
-    """Compute percentiles over completed rollouts, and what a solved task cost; collects two rows.
+def cost_numbers(counts: Counts, covered: Coverage, prices: Prices | None) -> tuple[Metric, ...]:
+    """Compute percentiles over completed rollouts, and what a solved task cost.
 
     Args:
-        outcomes: One row per planned rollout (`results.outcomes`).
-        profiles: One row per planned task (`results.reward_profile.task_profiles`).
+        counts: What became of the planned rollouts (`results.passes.counts_of`).
         covered: The run's coverage, whose tokens are of all attempts, failed ones too.
         prices: Of the model, if they are known.
 
@@ -33,27 +26,16 @@ def cost_numbers(
         percentiles linear); ``tokens_per_solved_task`` and, with prices, ``money_per_solved_task``: all that the run
         spent over the tasks of which some rollout passed. Where the server tells no usage there is no number, and why.
     """
-    percents = F.array(*(F.lit(percent / 100) for percent in PERCENTS))
-    completed = outcomes.where(F.col("state") == "completed")
-    row = completed.agg(
-        *(F.percentile(F.round(name), percents).alias(name) for name in _MEASURED),
-        *(F.count(name).alias(f"known_{name}") for name in _MEASURED),
-    ).first()
-    tasks = profiles.agg(
-        F.count_if(F.col("completed") > 0).alias("completed"), F.count_if(F.col("passes") > 0).alias("solved")
-    ).first()
-    assert row is not None  # an aggregate without groups has one row
-    assert tasks is not None
-    return (*_percentiles(row, tasks["completed"]), *_per_solved(covered, tasks["solved"], prices))
+    return (*_percentiles(counts), *_per_solved(covered, counts.solved_tasks, prices))
 
 
-def _percentiles(row: Row, tasks: int) -> list[Metric]:
+def _percentiles(counts: Counts) -> list[Metric]:
     found = []
-    for name in _MEASURED:
-        values: Sequence[float | None] = row[name] or [None] * len(PERCENTS)
+    for name in SPREAD:
+        known, values = counts.quantiles(name, [percent / 100 for percent in PERCENTS])
         for percent, value in zip(PERCENTS, values, strict=True):
             reason = None if value is not None else f"no completed rollout tells its {name}"
-            found.append(_metric(f"{name}/p{percent}", value, tasks, row[f"known_{name}"], reason))
+            found.append(_metric(f"{name}/p{percent}", value, counts.completed_tasks, known, reason))
     return found
 
 

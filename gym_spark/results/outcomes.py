@@ -15,43 +15,36 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from gym_spark.config import ExceptionPolicy
 from gym_spark.results.assembly import OUTCOMES_SCHEMA, assembled
+from gym_spark.results.summary import PASS
 from gym_spark.tables.keys import ROLLOUT_KEY
 
 #: Longer extracted answers are known by their digest.
 ANSWER_CHARS: Final = 1000
 #: Rollouts that one partition holds in memory at once.
 ROWS_PER_PARTITION: Final = 125_000
-_USAGE: Final = ("input_tokens", "output_tokens", "total_tokens")
+#: Rows of one Arrow batch that leaves a worker.
+BATCH_ROWS: Final = 4096
 
 
-def outcomes(
-    planned: DataFrame,
-    rollouts: DataFrame,
-    verifications: DataFrame,
-    *,
-    count: int = 0,
-    graded_with_exception: ExceptionPolicy = "count",
-) -> DataFrame:
-    """Join the plan with what is stored. The plan is the denominator: a rollout that is missing has a row here.
+def sources(planned: DataFrame, rollouts: DataFrame, verifications: DataFrame, *, count: int = 0) -> DataFrame:
+    """Bring the plan together with what is stored, whole tasks in a partition, for `results.assembly` to join.
 
     Args:
-        planned: `task_id`, `task_index`, `shard`, `rollout_index`, and `label` if there are labels; one row per
-            planned rollout.
+        planned: `task_id`, `task_index`, `shard`, `rollout_index`, `label` if there are labels, and `repeats` where a
+            row stands for so many rollouts, from its `rollout_index` on.
         rollouts: The run's stored rollouts, every attempt.
         verifications: The verdicts of one verification of the run.
         count: About how many rollouts are planned: many take more partitions.
-        graded_with_exception: What a scored rollout counts as that an exception cut short.
 
     Returns:
-        The columns of `results.assembly.OUTCOMES_SCHEMA`, one row per planned rollout, whole tasks in a partition.
+        The columns of `results.assembly.SOURCES_SCHEMA`, one row per row of the three.
     """
     label = F.col("label") if "label" in planned.columns else F.lit(None).cast("string")
-    plan = F.struct("task_index", "shard", label.alias("label"))
-    usage = F.create_map(*(item for name in _USAGE for item in (F.lit(name), F.col(f"usage.{name}").cast("double"))))
+    repeats = F.col("repeats") if "repeats" in planned.columns else F.lit(1)
+    plan = F.struct("task_index", "shard", label.alias("label"), repeats.cast("int").alias("repeats"))
     rollout = F.struct(
-        *("attempt", "state", "failure_kind", "exception_kind", "answer_state", "latency_ms"),
-        F.when(F.col("state") == "completed", F.coalesce("measures", usage)).alias("measures"),
-        *("usage.input_tokens", "usage.output_tokens", "started_at"),
+        *("attempt", "state", "failure_kind", "exception_kind", "answer_state", "latency_ms", "measures"),
+        *("usage.input_tokens", "usage.output_tokens", "usage.total_tokens", "started_at"),
     )
     reason = F.when(F.col("state") != "scored", F.get_json_object("detail", "$.reason")).alias("reason")
     # Votes only ask which are equal, and an answer may be a whole text of megabytes.
@@ -60,15 +53,29 @@ def outcomes(
     )
     answer = F.coalesce(answer, "extracted_answer").alias("extracted_answer")
     verdict = F.struct("attempt", F.col("state").alias("verdict"), "reward", reason, "scores", answer, "verified_at")
-    sources = {"plan": planned.select(*ROLLOUT_KEY, plan.alias("plan"))}
-    sources["rollout"] = rollouts.select(*ROLLOUT_KEY, rollout.alias("rollout"))
-    sources["judgement"] = verifications.select(*ROLLOUT_KEY, verdict.alias("judgement"))
-    rows = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), sources.values())
+    parts = {"plan": planned.select(*ROLLOUT_KEY, plan.alias("plan"))}
+    parts["rollout"] = rollouts.select(*ROLLOUT_KEY, rollout.alias("rollout"))
+    parts["judgement"] = verifications.select(*ROLLOUT_KEY, verdict.alias("judgement"))
+    rows = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts.values())
+    return rows.repartition(partitions_for(count), "task_id")
+
+
+def outcomes(sources: DataFrame, graded_with_exception: ExceptionPolicy = "count") -> DataFrame:
+    """Join the plan with what is stored. The plan is the denominator: a rollout that is missing has a row here.
+
+    Args:
+        sources: Of :func:`sources`.
+        graded_with_exception: What a scored rollout counts as that an exception cut short.
+
+    Returns:
+        The columns of `results.assembly.OUTCOMES_SCHEMA`, one row per planned rollout, whole tasks in a partition.
+    """
 
     def work(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
-        yield from assembled(batches, graded_with_exception)
+        table = assembled(batches, graded_with_exception)
+        return () if table is None else table.to_batches(max_chunksize=BATCH_ROWS)
 
-    return rows.repartition(partitions_for(count), "task_id").mapInArrow(work, from_arrow_schema(OUTCOMES_SCHEMA))
+    return sources.mapInArrow(work, from_arrow_schema(OUTCOMES_SCHEMA))
 
 
 def partitions_for(count: int) -> int:
@@ -86,31 +93,6 @@ def kept(frame: DataFrame) -> Iterator[DataFrame]:
         frame.unpersist()
 
 
-def breakdown(frame: DataFrame) -> DataFrame:
-    """Count rollouts by what became of them.
-
-    Returns:
-        One row per combination seen: `state`, `failure_kind`, `exception_kind`, `answer_state`, `verdict`, `is_scored`,
-        `missing_shard` (null unless missing), `rollouts`, `rewards` (sum), `reason` (one of them; null if scored),
-        `input_tokens`, `output_tokens` (sums; null where none is known).
-    """
-    return frame.groupBy(
-        "state",
-        "failure_kind",
-        "exception_kind",
-        "answer_state",
-        "verdict",
-        F.col("reward").isNotNull().alias("is_scored"),
-        F.when(F.col("state") == "missing", F.col("shard")).alias("missing_shard"),
-    ).agg(
-        F.count("*").alias("rollouts"),
-        F.sum("reward").alias("rewards"),
-        F.min("reason").alias("reason"),
-        F.sum("input_tokens").alias("input_tokens"),
-        F.sum("output_tokens").alias("output_tokens"),
-    )
-
-
 def is_pass(reward: Column) -> Column:
-    """Tell whether a reward counts as a pass: full marks, 1 or above."""
-    return reward >= F.lit(1.0)
+    """Tell whether a reward counts as a pass."""
+    return reward >= F.lit(PASS)

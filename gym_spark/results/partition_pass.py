@@ -18,13 +18,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gym_spark.results.describe import STATISTICS, Bools, Ints, describe
-from gym_spark.results.partition_rows import MEASURED_SCHEMA, PERF, Rows
+from gym_spark.results.partition_rows import PERF, Rows
 from gym_spark.results.pass_majority import Answers, Partial, Score, merge, partial_sums
 from gym_spark.results.repeats import samples_per_repeat
+from gym_spark.results.summary import PROFILE
 
 #: What leaves; `kind` says which columns a row has.
 PASS_SCHEMA: Final = pa.schema(
     [
+        # task: task_id, task_index, profile · counts: sums (`results.summary`)
         # group: task to infos · column: label to repeats · perf: label, values · sums: label, sums
         pa.field("kind", pa.string(), nullable=False),
         # JSON: the task's own id, a number or a text
@@ -45,6 +47,7 @@ PASS_SCHEMA: Final = pa.schema(
         pa.field("values", pa.binary()),
         pa.field("repeats", pa.binary()),
         pa.field("sums", pa.binary()),
+        pa.field("profile", PROFILE),
     ]
 )
 
@@ -104,33 +107,28 @@ class LabelSums:
         )
 
 
-def pass_over(batches: Iterable[pa.RecordBatch], *, fan_out: bool, text_ids: bool) -> Iterator[pa.RecordBatch]:
-    """Compute what one partition contributes.
+def pass_over(table: pa.Table, *, fan_out: bool, text_ids: bool) -> Iterator[pa.Table]:
+    """Compute what one partition contributes to the field's metrics.
 
     Args:
-        batches: Rows of `MEASURED_SCHEMA`, of whole tasks.
+        table: Rows of `MEASURED_SCHEMA`, of whole tasks.
         fan_out: Groups are per task and label, not per task.
         text_ids: Some task is known by a text; it is shown as that.
 
     Yields:
-        Rows of `PASS_SCHEMA`: one per group with a measured rollout, one per label and column, one per label.
+        Some columns of `PASS_SCHEMA`: a row per group with a measured rollout, one per label and column, one per label.
     """
-    arrived = [batch for batch in batches if batch.num_rows]
-    if not arrived:
-        return
-    # Spark tells of nulls in columns as it derives them, not as the schema has them.
-    table = pa.Table.from_batches(arrived).cast(MEASURED_SCHEMA)
     keys = [("task_index", "ascending"), ("label", "ascending"), ("rollout_index", "ascending")]
     table = table.sort_by(keys).combine_chunks()
     rows = Rows.of(table)
-    yield from _made(_groups(table, rows, fan_out=fan_out, text_ids=text_ids))
+    yield _groups(table, rows, fan_out=fan_out, text_ids=text_ids)
     for label in pc.unique(table["label"]).to_pylist():
         chosen = pc.equal(table["label"], label) if label is not None else pc.is_null(table["label"])
         own = np.asarray(chosen.combine_chunks())
-        yield from _made(_columns(rows, own, label))
-        yield from _made(_perf(rows, own, label))
+        yield _columns(rows, own, label)
+        yield _perf(rows, own, label)
         sums = pickle.dumps(_sums(rows, own))
-        yield from _made(pa.table({"kind": ["sums"], "label": pa.array([label], pa.string()), "sums": [sums]}))
+        yield pa.table({"kind": ["sums"], "label": pa.array([label], pa.string()), "sums": [sums]})
 
 
 def sums_of(blobs: Iterable[tuple[str | None, bytes]]) -> dict[str | None, LabelSums]:
@@ -310,11 +308,10 @@ def _sums(rows: Rows, own: Bools) -> LabelSums:
     )
 
 
-def _made(table: pa.Table) -> Iterator[pa.RecordBatch]:
-    """Give a table all columns of `PASS_SCHEMA`."""
+def whole(table: pa.Table, schema: pa.Schema = PASS_SCHEMA) -> pa.Table:
+    """Give a table that has some columns of a schema all of them."""
     given: Mapping[str, Any] = dict(zip(table.column_names, table.columns, strict=True))
     columns = [
-        given[one.name].cast(one.type) if one.name in given else pa.nulls(table.num_rows, one.type)
-        for one in PASS_SCHEMA
+        given[one.name].cast(one.type) if one.name in given else pa.nulls(table.num_rows, one.type) for one in schema
     ]
-    yield from pa.Table.from_arrays(columns, schema=PASS_SCHEMA).to_batches(max_chunksize=4096)
+    return pa.Table.from_arrays(columns, schema=schema)

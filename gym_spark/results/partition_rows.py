@@ -34,6 +34,22 @@ MEASURED_SCHEMA: Final = pa.schema(
 PERF: Final = "ng_perf"
 
 
+def measured(outcomes: pa.Table) -> pa.Table:
+    """Return what the field's metrics are made of: rows of `MEASURED_SCHEMA`, one per planned rollout.
+
+    Args:
+        outcomes: Rows of `results.assembly.OUTCOMES_SCHEMA`.
+    """
+    is_masked = pc.fill_null(pc.equal(outcomes["verdict"], "masked"), False)
+    is_completed = pc.equal(outcomes["state"], "completed")
+    standing = pc.if_else(is_masked, "masked", pc.if_else(is_completed, "measured", None))
+    known = {"standing": standing, "answer": outcomes["extracted_answer"]}
+    return pa.table(
+        {name: known[name] if name in known else outcomes[name] for name in MEASURED_SCHEMA.names},
+        schema=MEASURED_SCHEMA,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Rows:
     """A partition's rows as numpy columns, in the order of tasks, labels and repeats."""

@@ -14,9 +14,9 @@ from pyspark.sql import DataFrame, Row
 
 from gym_spark.config import ExceptionPolicy
 from gym_spark.results.assembly import EXCLUDED
-from gym_spark.results.outcomes import breakdown
 from gym_spark.results.reward_profile import task_groups
 from gym_spark.results.samples import Sample
+from gym_spark.results.summary import Counts, Kind, Tally
 from gym_spark.results.uncertainty import Estimate, Floats, interval_95, rollout_mean, task_mean
 
 #: ``completed``: tokens and times of what was answered; ``measured``: NeMo Gym's, over unmasked results, in percent;
@@ -158,58 +158,69 @@ class RunProfile:
 
 
 def profile_numbers(
-    outcomes: DataFrame, profiles: DataFrame, *, max_k: int, exceptions_count_as: ExceptionPolicy = "count"
+    counts: Counts, profiles: DataFrame, *, max_k: int, exceptions_count_as: ExceptionPolicy = "count"
 ) -> tuple[Coverage, tuple[Metric, ...]]:
-    """Compute what a run's profile shows; collects one row per combination of states and per group of like tasks.
+    """Compute what a run's profile shows; collects one row per group of like tasks.
 
     Args:
-        outcomes: One row per planned rollout (`results.outcomes`).
-        profiles: One row per planned task (`results.reward_profile.task_profiles`), best read back from its table.
+        counts: What became of the planned rollouts (`results.passes.counts_of`).
+        profiles: One row per planned task (`results.passes.profiles_of`).
         max_k: Largest k of pass@k: the repeats.
-        exceptions_count_as: What the outcomes were made with.
+        exceptions_count_as: What the counts were made with.
     """
     groups = task_groups(profiles, max_k=max_k).collect()
-    return _coverage(breakdown(outcomes).collect(), groups, exceptions_count_as), _metrics(groups, max_k)
+    return _coverage(counts.kinds, groups, exceptions_count_as), _metrics(groups, max_k)
 
 
-def _coverage(kinds: Sequence[Row], groups: Sequence[Row], exceptions_count_as: ExceptionPolicy) -> Coverage:
-    def count(matches: Callable[[Row], bool]) -> int:
-        return sum(row["rollouts"] for row in kinds if matches(row))
+def _coverage(kinds: Mapping[Kind, Tally], groups: Sequence[Row], exceptions_count_as: ExceptionPolicy) -> Coverage:
+    def count(matches: Callable[[Kind], bool]) -> int:
+        return sum(tally.rollouts for kind, tally in kinds.items() if matches(kind))
 
-    def by(column: str, rows: Sequence[Row] = kinds) -> dict[Any, int]:
+    def by(column: str, matches: Callable[[Kind], bool] = lambda kind: True) -> dict[Any, int]:
         counts: Counter[Any] = Counter()
-        for row in rows:
-            counts[row[column]] += row["rollouts"]
+        for kind, tally in kinds.items():
+            if matches(kind):
+                counts[getattr(kind, column)] += tally.rollouts
         return {value: counts[value] for value in sorted(counts.keys() - {None})}
 
     def tokens(column: str) -> int | None:
-        known = [row[column] for row in kinds if row[column] is not None]
+        known = [value for tally in kinds.values() if (value := getattr(tally, column)) is not None]
         return sum(known) if known else None
 
+    def is_graded(kind: Kind) -> bool:
+        return kind.is_scored or kind.verdict == EXCLUDED
+
     states = by("state")
-    graded = [row for row in kinds if row["is_scored"] or row["verdict"] == EXCLUDED]
-    complete = [row for row in kinds if row["is_scored"] and row["answer_state"] == "complete"]
-    whole = sum(row["rollouts"] for row in complete)
+    complete = [tally for kind, tally in kinds.items() if kind.is_scored and kind.answer_state == "complete"]
+    whole = sum(tally.rollouts for tally in complete)
     return Coverage(
         planned_tasks=sum(group["tasks"] for group in groups),
-        planned=count(lambda row: True),
+        planned=count(lambda kind: True),
         completed=states.get("completed", 0),
         failed=states.get("failed", 0),
         missing=states.get("missing", 0),
-        scored=count(lambda row: row["is_scored"]),
-        unscored=count(lambda row: row["state"] == "completed" and not row["is_scored"]),
+        scored=count(lambda kind: kind.is_scored),
+        unscored=count(lambda kind: kind.state == "completed" and not kind.is_scored),
         tasks_without_score=sum(group["tasks"] for group in groups if not group["n"]),
         input_tokens=tokens("input_tokens"),
         output_tokens=tokens("output_tokens"),
         failures=by("failure_kind"),
-        graded_with_exception=by("exception_kind", graded),
+        graded_with_exception=by("exception_kind", is_graded),
         exceptions_count_as=exceptions_count_as,
         answer_states=by("answer_state"),
         verdicts=by("verdict"),
-        reasons={row["verdict"]: row["reason"] for row in kinds if row["verdict"] and row["reason"]},
-        mean_of_complete=sum(row["rewards"] for row in complete) / whole if whole else None,
+        reasons=_reasons(kinds),
+        mean_of_complete=sum(tally.rewards for tally in complete) / whole if whole else None,
         missing_shards=by("missing_shard"),
     )
+
+
+def _reasons(kinds: Mapping[Kind, Tally]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for kind, tally in kinds.items():
+        if kind.verdict and tally.reason:
+            found[kind.verdict] = min(tally.reason, found.get(kind.verdict, tally.reason))
+    return dict(sorted(found.items()))
 
 
 def _metrics(groups: Sequence[Row], max_k: int) -> tuple[Metric, ...]:

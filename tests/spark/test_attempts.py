@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from gym_spark.results.outcomes import outcomes
+from gym_spark.results.outcomes import outcomes, sources
 from gym_spark.rollout.plan import pending_rollouts
 from gym_spark.tables.lake import Lake
 from gym_spark.tables.schemas import ROLLOUTS
@@ -55,12 +55,12 @@ def test_p31_tokens_and_time_count_over_attempts_and_a_late_old_attempt_replaces
     stored = [*(row for row in FIRST if row["run_id"] == RUN), second, rollout("late", attempt=2), late]
     judged = [verdict("transient", attempt=2, reward=1.0), verdict("late", attempt=1, state="not_scored")]
     planned = tasks(spark, *(task_row(name) for name in (*TASKS, "late")))
-    frame = outcomes(
+    stored_and_planned = sources(
         planned.select("task_id", "task_index", "shard", F.lit(0).alias("rollout_index")),
         spread(rollouts(spark, *stored), partitions),
         verifications(spark, *judged, verdict("late", attempt=2, reward=1.0)),
     )
-    seen: dict[str, Any] = {row["task_id"]: row for row in frame.collect()}
+    seen: dict[str, Any] = {row["task_id"]: row for row in outcomes(stored_and_planned).collect()}
     assert {name: row["state"] for name, row in seen.items()} == {
         "ok": "completed",
         "transient": "completed",
@@ -70,5 +70,7 @@ def test_p31_tokens_and_time_count_over_attempts_and_a_late_old_attempt_replaces
     }
     transient = seen["transient"]
     assert transient["input_tokens"] + transient["output_tokens"] == 150
-    assert "transient" in {row["task_id"] for row in frame.where(F.col("started_at") == F.lit(AT)).collect()}
+    assert "transient" in {
+        row["task_id"] for row in outcomes(stored_and_planned).where(F.col("started_at") == F.lit(AT)).collect()
+    }
     assert (seen["transient"]["reward"], seen["late"]["reward"]) == (1.0, 1.0)

@@ -14,27 +14,15 @@ from scipy.stats import t as student
 
 from gym_spark.errors import ConfigError
 from gym_spark.results.group_scores import group_scores
-from gym_spark.results.outcomes import outcomes
+from gym_spark.results.outcomes import outcomes, sources
 from gym_spark.results.pass_at_k import pass_at_k
-from gym_spark.results.reward_profile import task_profiles
+from gym_spark.results.passes import counts_of, passed, profiles_of
 from gym_spark.results.run_profile import Coverage, Metric, RunProfile, profile_numbers
-from tests.spark.frames import Row, failure, frame_of, rollout, rollouts, spread, task, tasks, verdict, verifications
+from tests.spark.frames import Row, failure, frame_of, rollout, rollouts, task, tasks, verdict, verifications
 
 PLANNED = pa.schema(
     [("task_id", pa.string()), ("task_index", pa.int64()), ("shard", pa.int32()), ("rollout_index", pa.int32())]
 )
-OUTCOMES = pa.schema(
-    [
-        ("task_id", pa.string()),
-        ("task_index", pa.int64()),
-        ("shard", pa.int32()),
-        ("state", pa.string()),
-        ("reward", pa.float64()),
-        *((name, pa.string()) for name in ("failure_kind", "answer_state", "verdict", "reason")),
-        *((name, pa.int64()) for name in ("input_tokens", "output_tokens")),
-    ]
-)
-
 Rewards = Mapping[str, Sequence[float | None]]
 
 
@@ -49,27 +37,28 @@ def planned(spark: SparkSession, repeats: Mapping[str, int]) -> DataFrame:
 
 
 def judged(spark: SparkSession, rewards: Rewards) -> DataFrame:
-    """Return the outcomes of rollouts with these rewards; None is a rollout that never came back."""
-    rows = [
-        {
-            "task_id": name,
-            "task_index": at,
-            "shard": 0,
-            "state": "missing" if value is None else "completed",
-            "reward": value,
-        }
-        for at, (name, values) in enumerate(rewards.items())
-        for value in values
-    ]
-    return frame_of(spark, rows, OUTCOMES)
+    """Return what is stored of rollouts with these rewards; None is a rollout that never came back."""
+    keys = [(name, at, value) for name, values in rewards.items() for at, value in enumerate(values)]
+    known = [(name, at, value) for name, at, value in keys if value is not None]
+    return sources(
+        planned(spark, {name: len(values) for name, values in rewards.items()}),
+        rollouts(spark, *(rollout(name, at) for name, at, _ in known)),
+        verifications(spark, *(verdict(name, at, reward=value) for name, at, value in known)),
+    )
+
+
+def profiles(frame: DataFrame) -> DataFrame:
+    """Return the rewards of each task."""
+    return profiles_of(passed(frame, "count"))
 
 
 def profiled(frame: DataFrame, max_k: int = 3) -> tuple[Coverage, dict[tuple[str, str], Metric]]:
-    """Return the coverage of outcomes, and the metrics by name and denominator.
+    """Return the coverage of a run, and the metrics by name and denominator.
 
     Most tests share one `max_k`, since Spark compiles the plan of each anew.
     """
-    counts, found = profile_numbers(frame, task_profiles(frame), max_k=max_k)
+    passes = passed(frame, "count")
+    counts, found = profile_numbers(counts_of(passes), profiles_of(passes), max_k=max_k)
     by_name: dict[tuple[str, str], Metric] = {(metric.name, metric.denominator): metric for metric in found}
     assert len(by_name) == len(found) == 2 * (1 + max_k + (max_k - 1)), (
         "mean reward, pass@1 to pass@k, pass^2 to pass^k"
@@ -91,7 +80,7 @@ def test_p32_a_task_without_any_rollout_stays_in_the_denominator(spark: SparkSes
     """4 tasks x 2, rewards (1,1), (0,1), (0,0), none: planned 0.375, scored 0.5, 2 rollouts and 1 task missing."""
     rewards = {"a": (1.0, 1.0), "b": (0.0, 1.0), "c": (0.0, 0.0)}
     keys = [(name, index, value) for name, values in rewards.items() for index, value in enumerate(values)]
-    frame = outcomes(
+    frame = sources(
         planned(spark, {"a": 2, "b": 2, "c": 2, "d": 2}),
         rollouts(spark, *(rollout(name, index) for name, index, _ in keys)),
         verifications(spark, *(verdict(name, index, reward=value) for name, index, value in keys)),
@@ -130,7 +119,7 @@ def test_p32_a_task_without_any_rollout_stays_in_the_denominator(spark: SparkSes
 def test_outcomes_take_the_attempt_that_stands_and_only_a_scored_reward(spark: SparkSession) -> None:
     """The completed attempt counts, whenever it came; a verdict without score, or on another attempt, is no reward."""
     later, earlier, lost, unclear = "later", "earlier", "lost", "unclear"
-    frame = outcomes(
+    frame = sources(
         planned(spark, {later: 1, earlier: 1, lost: 1, unclear: 2, "absent": 1}),
         rollouts(
             spark,
@@ -165,7 +154,7 @@ def test_outcomes_take_the_attempt_that_stands_and_only_a_scored_reward(spark: S
             row["reward"],
             row["input_tokens"],
         )
-        for key, row in by_key(frame).items()
+        for key, row in by_key(outcomes(frame)).items()
     }
     assert seen == {
         (later, 0): ("completed", None, "complete", "scored", 1.0, 13),
@@ -187,7 +176,7 @@ def test_outcomes_take_the_attempt_that_stands_and_only_a_scored_reward(spark: S
 def test_task_profiles_of_uneven_and_non_binary_rewards(spark: SparkSession) -> None:
     """Mean over what is scored, strict mean over what is planned, sample variance from two on, full marks pass."""
     rewards: Rewards = {"a": (0.25, 0.75, 1.0, 1.5), "b": (0.5, None), "c": (None,), "d": (-1.0, 1.0, None)}
-    rows = {row["task_id"]: row.asDict() for row in task_profiles(judged(spark, rewards)).collect()}
+    rows = {row["task_id"]: row.asDict() for row in profiles(judged(spark, rewards)).collect()}
     columns = ("task_index", "planned", "completed", "n", "passes", "mean", "strict_mean", "variance")
     seen = {task_id: tuple(row[name] for name in columns) for task_id, row in rows.items()}
     variance = sum((value - 0.875) ** 2 for value in (0.25, 0.75, 1.0, 1.5)) / 3
@@ -249,26 +238,26 @@ def test_p34_micro_and_macro_scores_each_have_their_own_error(spark: SparkSessio
     """x: 9 of 10, y: 45 of 90. Micro 0.540 ± 0.0487, macro 0.700 ± 0.0566, each named so; and each group's own."""
     solved = {f"x{at}": (float(at < 9),) for at in range(10)} | {f"y{at}": (float(at < 45),) for at in range(90)}
     described = [task(name, metadata=json.dumps({"subject": name[0]})) for name in solved]
-    profiles = task_profiles(judged(spark, solved))
-    found = {metric.name: metric for metric in group_scores(profiles, tasks(spark, *described), "subject")}
+    rewards = profiles(judged(spark, solved))
+    found = {metric.name: metric for metric in group_scores(rewards, tasks(spark, *described), "subject")}
     micro, macro = found["mean_reward/micro:subject"], found["mean_reward/macro:subject"]
     assert (micro.value, micro.se) == (pytest.approx(0.54), pytest.approx(0.0487, abs=5e-5))
     assert (macro.value, macro.se) == (pytest.approx(0.7), pytest.approx(0.0566, abs=5e-5))
     assert (found["mean_reward/subject=x"].value, found["mean_reward/subject=x"].n_tasks) == (pytest.approx(0.9), 10)
     with pytest.raises(ConfigError, match="No task has the field 'topic'"):
-        group_scores(profiles, tasks(spark, *described), "topic")
+        group_scores(rewards, tasks(spark, *described), "topic")
 
 
 def test_p37_repeats_are_not_independent_questions(spark: SparkSession) -> None:
     """4 tasks x 5, two all 1 and two all 0: error 0.2887, Student's interval over 4 tasks, in every partitioning."""
     frame = judged(spark, {"a": (1.0,) * 5, "b": (0.0,) * 5, "c": (1.0,) * 5, "d": (0.0,) * 5})
-    found = numbers(spread(frame, 1))
+    found = numbers(frame.repartition(1))
     for metric in found.values():
         assert metric.value == pytest.approx(0.5)
         assert metric.se == pytest.approx(0.2887, abs=5e-5)
         assert (metric.ci_low, metric.ci_high) == (0.0, 1.0), "cut to where the true value can lie"
         assert (metric.n_tasks, metric.n_rollouts, metric.reason) == (4, 20, None)
-    assert numbers(spread(frame, 7)) == found
+    assert numbers(frame.repartition(7, "task_id")) == found
 
 
 def test_p37_the_interval_is_student_s_over_tasks_and_cut_only_where_the_value_is_bounded(spark: SparkSession) -> None:
@@ -296,8 +285,8 @@ def test_p37_numbers_are_the_same_in_any_partitioning_and_order(spark: SparkSess
     """Rewards that binary fractions cannot hold, in 1 or 7 partitions and in any order: equal but for the last bits."""
     rewards: Rewards = {f"t{at}": [(at * 7 + index * 3) % 10 / 10 for index in range(5)] for at in range(20)}
     frame = judged(spark, rewards)
-    found = numbers(spread(frame, 1))
-    again = numbers(spread(frame.orderBy(F.desc("reward"), F.desc("task_id")), 7))
+    found = numbers(frame.repartition(1))
+    again = numbers(frame.orderBy(F.desc("rollout_index"), F.desc("task_id")).repartition(7, "task_id"))
     for key, metric in found.items():
         other = again[key]
         assert (other.n_tasks, other.n_rollouts, other.reason) == (metric.n_tasks, metric.n_rollouts, metric.reason)
@@ -320,7 +309,7 @@ def test_p37_one_task_has_no_interval(spark: SparkSession) -> None:
 
 def test_a_run_without_any_score_has_coverage_but_no_numbers(spark: SparkSession) -> None:
     """Nothing scored is no strict 0: every value is null with a reason, beside a coverage of 0; the JSON is strict."""
-    frame = outcomes(planned(spark, {"a": 2, "b": 2}), rollouts(spark), verifications(spark))
+    frame = sources(planned(spark, {"a": 2, "b": 2}), rollouts(spark), verifications(spark))
     counts, found = profiled(frame)
     assert (counts.planned_tasks, counts.planned, counts.missing, counts.scored) == (2, 4, 4, 0)
     assert (counts.fraction, counts.input_tokens, counts.output_tokens) == (0.0, None, None)
@@ -347,7 +336,7 @@ def test_one_score_makes_the_strict_numbers_count_everything_planned(spark: Spar
 
 def test_a_plan_without_tasks_has_no_numbers(spark: SparkSession) -> None:
     """Empty input: every value is null with a reason, and coverage is 0 of 0."""
-    counts, found = profiled(outcomes(planned(spark, {}), rollouts(spark), verifications(spark)))
+    counts, found = profiled(sources(planned(spark, {}), rollouts(spark), verifications(spark)))
     assert {(metric.value, metric.n_tasks, metric.reason) for metric in found.values()} == {
         (None, 0, "no rollout is scored")
     }

@@ -23,8 +23,8 @@ def source(task: int, repeat: int, **part: Row) -> Row:
 
 def joined(rows: list[Row], policy: ExceptionPolicy = "count") -> list[Row]:
     batches = pa.Table.from_pylist(rows, schema=SOURCES_SCHEMA).to_batches(max_chunksize=5)
-    found = list(assembled(batches, policy))
-    return pa.Table.from_batches(found, schema=OUTCOMES_SCHEMA).to_pylist() if found else []
+    found = assembled(batches, policy)
+    return [] if found is None else found.cast(OUTCOMES_SCHEMA).to_pylist()
 
 
 attempts = st.fixed_dictionaries(
@@ -80,7 +80,7 @@ def by_hand(plan: list[tuple[int, int]], stored: list[tuple[Any, Row]], judged: 
 )
 def test_the_join_is_that_of_a_plain_loop(plan: Any, stored: Any, judged: Any, order: Any) -> None:
     """Several attempts and verdicts, none, and some that nobody planned; rows in any order."""
-    rows = [source(*key, plan={"task_index": key[0], "shard": 0, "label": "a"}) for key in plan]
+    rows = [source(*key, plan={"task_index": key[0], "shard": 0, "label": "a", "repeats": 1}) for key in plan]
     for key, row in stored:
         kept = {name: row[name] for name in ("attempt", "state", "input_tokens")}
         rows.append(source(*key, rollout=kept | {"started_at": AT + timedelta(minutes=row["minutes"])}))
@@ -97,7 +97,7 @@ def test_maps_and_texts_come_from_the_attempt_and_verdict_that_stand() -> None:
     done = {"attempt": 2, "state": "completed", "measures": [("input_tokens", 1.0)], "output_tokens": 5}
     scored = {"attempt": 2, "verdict": "scored", "reward": 0.5, "scores": [("f1", 0.25)], "verified_at": AT}
     rows = [
-        source(0, 0, plan={"task_index": 0, "shard": 3, "label": None}),
+        source(0, 0, plan={"task_index": 0, "shard": 3, "label": None, "repeats": 1}),
         source(0, 0, rollout={"attempt": 1, "state": "failed", "failure_kind": "timeout", "output_tokens": 4}),
         source(0, 0, rollout=done),
         source(0, 0, judgement={"attempt": 1, "verdict": "not_scored", "reason": "old", "verified_at": AT}),
@@ -122,7 +122,7 @@ def test_only_what_was_cut_short_and_scored_counts_as_the_run_says(policy: Excep
     def rollout(task: int, exception: str | None, verdict: str) -> list[Row]:
         judgement = {"attempt": 1, "verdict": verdict, "reward": 1.0, "scores": [("strict", 0.5)], "verified_at": AT}
         return [
-            source(task, 0, plan={"task_index": task}),
+            source(task, 0, plan={"task_index": task, "repeats": 1}),
             source(task, 0, rollout={"attempt": 1, "state": "completed", "exception_kind": exception}),
             source(task, 0, judgement=judgement | {"extracted_answer": "7"}),
         ]
@@ -132,3 +132,40 @@ def test_only_what_was_cut_short_and_scored_counts_as_the_run_says(policy: Excep
     found = [tuple(row[name] for name in told) for row in joined([row for rows_ in rows for row in rows_], policy)]
     whole = ("scored", 1.0, [("strict", 0.5)], "7")
     assert found == [whole, cut_short, ("masked", None, [("strict", 0.5)], "7")]
+
+
+def test_a_row_of_the_plan_stands_for_its_repeats() -> None:
+    """From its own index on, in the order of tasks, whatever order the rows come in; each finds its own attempt."""
+    rows = [
+        source(1, 2, rollout={"attempt": 1, "state": "completed", "latency_ms": 5.0}),
+        source(2, 4, plan={"task_index": 2, "repeats": 1}),
+        source(1, 0, plan={"task_index": 1, "repeats": 3}),
+        source(0, 0, plan={"task_index": 0, "repeats": 2}),
+    ]
+    found = [(row["task_id"], row["rollout_index"], row["latency_ms"]) for row in joined(rows)]
+    assert found == [
+        ("t0", 0, None),
+        ("t0", 1, None),
+        ("t1", 0, None),
+        ("t1", 1, None),
+        ("t1", 2, 5.0),
+        ("t2", 4, None),
+    ]
+
+
+def test_usage_is_measured_where_a_completed_rollout_has_no_measures_of_its_own() -> None:
+    def rollout(task: int, state: str, **told: Any) -> list[Row]:
+        return [
+            source(task, 0, plan={"task_index": task, "repeats": 1}),
+            source(task, 0, rollout={"attempt": 1, "state": state} | told),
+        ]
+
+    rows = [
+        *rollout(0, "completed", input_tokens=3, total_tokens=9),
+        *rollout(1, "completed", input_tokens=3, measures=[("ng_perf", 1.0)]),
+        *rollout(2, "failed", input_tokens=3, measures=[("ng_perf", 1.0)]),
+        *rollout(3, "completed"),
+    ]
+    found = [(row["measures"], row["input_tokens"]) for row in joined(rows)]
+    usage = [("input_tokens", 3.0), ("total_tokens", 9.0)]
+    assert found == [(usage, 3), ([("ng_perf", 1.0)], 3), (None, 3), ([], None)]

@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gym_spark.results.partition_pass import LabelSums, pass_over, sums_of
+from gym_spark.results.assembly import arrived
+from gym_spark.results.partition_pass import LabelSums, pass_over, sums_of, whole
 from gym_spark.results.partition_rows import MEASURED_SCHEMA
 from gym_spark.results.pass_majority import finish
 
@@ -50,8 +51,12 @@ def runs(draw: st.DrawFn) -> list[Row]:
 
 def passed(rows: Sequence[Row], *, fan_out: bool = False, text_ids: bool = False) -> list[Row]:
     """Pass over one partition."""
-    batches = pa.Table.from_pylist(list(rows), schema=MEASURED_SCHEMA).to_batches(max_chunksize=3)
-    return [row for batch in pass_over(batches, fan_out=fan_out, text_ids=text_ids) for row in batch.to_pylist()]
+    table = arrived(
+        pa.Table.from_pylist(list(rows), schema=MEASURED_SCHEMA).to_batches(max_chunksize=3), MEASURED_SCHEMA
+    )
+    if table is None:
+        return []
+    return [row for part in pass_over(table, fan_out=fan_out, text_ids=text_ids) for row in whole(part).to_pylist()]
 
 
 def groups(found: Sequence[Row]) -> dict[tuple[int, str | None], tuple[Any, ...]]:

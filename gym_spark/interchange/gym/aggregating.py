@@ -28,9 +28,10 @@ from gym_spark.interchange.gym.rows import STAMP, GymRow, key_order, origin, res
 from gym_spark.interchange.gym.stored import TaskIds, measures_of, scores_of
 from gym_spark.interchange.gym_layout import AGGREGATE_SAMPLE, key_metrics, statistic_keys
 from gym_spark.interchange.row_files import in_order, write_text
-from gym_spark.results.agent_numbers import LabelNumbers, label_numbers, passed, perf_numbers
+from gym_spark.results.agent_numbers import LabelNumbers, label_numbers, perf_numbers
 from gym_spark.results.outcomes import kept, partitions_for
 from gym_spark.results.partition_rows import MEASURED_SCHEMA
+from gym_spark.results.passes import Groups, passed_over
 from gym_spark.results.repeats import across_repeats
 
 #: Files beside results that a pattern may find as well.
@@ -215,7 +216,7 @@ def write_entries(outcomes: DataFrame, count: int, labels: Mapping[str, str], ou
 def aggregate_entries(outcomes: DataFrame, count: int, labels: Mapping[str, str]) -> Iterator[str]:
     """Yield the JSON of each server's entry, by label; arguments as for :func:`write_entries`."""
     whole = outcomes.repartition(partitions_for(count), "task_id")
-    with kept(passed(whole, fan_out=True, text_ids=True)) as passes:
+    with kept(passed_over(whole, Groups(fan_out=True, text_ids=True))) as passes:
         numbers = label_numbers(passes)
         perf = perf_numbers(passes, numbers)
         for server in sorted(filter(None, numbers), key=lambda server: labels[server]):
