@@ -15,8 +15,8 @@ from gym_spark.errors import ConfigError
 from gym_spark.interchange.gym.aggregating import write_entries
 from gym_spark.interchange.gym.profiling import (
     ProfileFiles,
-    imported_samples,
-    task_samples,
+    own_members,
+    task_sample,
     write_profile,
 )
 from gym_spark.interchange.row_files import export_partitions, exported_rows, write_lines
@@ -25,15 +25,16 @@ from gym_spark.prepare.catalog import Benchmark
 from gym_spark.results.bootstrap import bootstrap_intervals, with_intervals
 from gym_spark.results.costs import cost_numbers
 from gym_spark.results.custom import CustomMetrics, custom_metrics, find_hook, metric_rows
+from gym_spark.results.group_entries import Groups
 from gym_spark.results.group_scores import group_scores
 from gym_spark.results.outcomes import kept, outcomes, sources
-from gym_spark.results.passes import Groups, counts_of, measured_rows, passed, profiles_of
+from gym_spark.results.passes import counts_of, measured_rows, passed, profiles_of
 from gym_spark.results.run_profile import Bootstrap, RunProfile, custom_rows, profile_numbers
 from gym_spark.results.samples import Sample, sample_of, sampled
 from gym_spark.results.union import Overlap, union_of
 from gym_spark.tables.lake import Lake
 from gym_spark.tables.runs import RunRecord, find_run, get_run
-from gym_spark.tables.schemas import INPUTS, METRICS, ROLLOUTS, TASK_PROFILES, VERIFICATIONS
+from gym_spark.tables.schemas import METRICS, ROLLOUTS, TASK_PROFILES, VERIFICATIONS
 
 
 def profile(
@@ -65,8 +66,10 @@ def profile(
     run_id, verification_id = record.spec.run_id, record.verification_id
     here = {"run_id": run_id, "verification_id": verification_id}
     spec, policy = record.spec, record.spec.graded_with_exception
+    own = _custom_of(lake, record, benchmark)
     groups = groups_of(record) if files is not None else None
-    with kept(passed(run_sources(lake, record), policy, groups)) as passes:
+    plan = _labelled(lake, record) if files is None else _with_texts(lake, record, own)
+    with kept(passed(_sources(lake, record, plan), policy, groups)) as passes:
         lake.replace(TASK_PROFILES, _stamped(profiles_of(passes), here), **here)
         profiles, counts = profiles_of(passes), counts_of(passes)
         covered, numbers = profile_numbers(counts, profiles, max_k=spec.num_repeats, exceptions_count_as=policy)
@@ -76,11 +79,11 @@ def profile(
         for name in by:
             numbers += group_scores(profiles, tasks_of(lake, record), name)
         numbers += cost_numbers(counts, covered, spec.endpoint.prices)
-        own = _custom_of(lake, record, benchmark)
         numbers += custom_rows(own.overall, covered)
         measured: list[JsonObject] = []
         if files is not None:
-            measured = _written(lake, record, passes, own, files, allow_partial=allow_partial)
+            count = record.planned_rollouts
+            measured = write_profile(files, passes, own, planned=count, allow_partial=allow_partial)
     rows = [*(asdict(number) for number in numbers), *measured]
     lake.replace(METRICS, lake.frame(METRICS, [row | here for row in rows]), **here)
     return RunProfile(
@@ -113,22 +116,39 @@ def groups_of(record: RunRecord) -> Groups:
     return Groups(fan_out=bool(imported and imported.get("fan_out")), text_ids=imported is not None)
 
 
+def _labelled(lake: Lake, record: RunRecord, *more: str) -> DataFrame:
+    """Return a run's plan; the label of its rollouts is the agent, or the harness."""
+    if record.spec.imported is not None:
+        return plan_of(lake, record, "label", *more)
+    return plan_of(lake, record, *more).withColumn("label", F.lit(record.spec.harness.name))
+
+
+def _with_texts(lake: Lake, record: RunRecord, own: CustomMetrics) -> DataFrame:
+    """Return a run's plan with what NeMo Gym's group entries tell of the tasks."""
+    if record.spec.imported is not None:
+        plan = _labelled(lake, record, "input").withColumnRenamed("input", "sample")
+    else:
+        plan = _labelled(lake, record, "responses_create_params", "verifier_inputs")
+        plan = plan.withColumn("sample", task_sample(record.spec.harness.name))
+    return plan if own.by_task is None else plan.join(own_members(own.by_task), on="task_id", how="left")
+
+
+def _sources(lake: Lake, record: RunRecord, plan: DataFrame, judged: DataFrame | None = None) -> DataFrame:
+    here = {"run_id": record.spec.run_id}
+    if judged is None:
+        judged = lake.read(VERIFICATIONS, verification_id=record.verification_id, **here)
+    return sources(plan, lake.read(ROLLOUTS, **here), judged, count=record.planned_rollouts)
+
+
 def run_sources(lake: Lake, record: RunRecord, judged: DataFrame | None = None) -> DataFrame:
     """Bring a run's plan together with what is stored (`results.outcomes.sources`).
 
     Args:
         lake: The lake.
-        record: The run; the label of its rollouts is the agent, or the harness.
+        record: The run.
         judged: The verdicts that count; None: those that its verification has.
     """
-    here = {"run_id": record.spec.run_id}
-    if record.spec.imported is not None:
-        plan = plan_of(lake, record, "label")
-    else:
-        plan = plan_of(lake, record).withColumn("label", F.lit(record.spec.harness.name))
-    if judged is None:
-        judged = lake.read(VERIFICATIONS, verification_id=record.verification_id, **here)
-    return sources(plan, lake.read(ROLLOUTS, **here), judged, count=record.planned_rollouts)
+    return _sources(lake, record, _labelled(lake, record), judged)
 
 
 def run_outcomes(lake: Lake, record: RunRecord, judged: DataFrame | None = None) -> DataFrame:
@@ -142,24 +162,6 @@ def _custom_of(lake: Lake, record: RunRecord, benchmark: Benchmark | None) -> Cu
     if benchmark is None or hook is None:
         return CustomMetrics()
     return custom_metrics(benchmark, hook, metric_rows(run_outcomes(lake, record), tasks_of(lake, record)))
-
-
-def _written(
-    lake: Lake,
-    record: RunRecord,
-    passes: DataFrame,
-    own: CustomMetrics,
-    files: ProfileFiles,
-    *,
-    allow_partial: bool,
-) -> list[JsonObject]:
-    """Write NeMo Gym's files; returns the agents' numbers as rows of `metrics`."""
-    spec = record.spec
-    if spec.imported is not None:
-        samples = imported_samples(lake.read(INPUTS, run_id=spec.run_id))
-    else:
-        samples = task_samples(tasks_of(lake, record), spec.harness.name)
-    return write_profile(files, passes, samples, own, planned=record.planned_rollouts, allow_partial=allow_partial)
 
 
 def runs_named(lakes: Sequence[Lake], run_ids: Sequence[str]) -> list[tuple[Lake, RunRecord]]:

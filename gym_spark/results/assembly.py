@@ -7,6 +7,7 @@ verdict or standing attempt takes no aggregate over structs, for which Spark sor
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -28,6 +29,8 @@ _PLANNED: Final = [
 ]
 #: How many rollouts a row of the plan stands for, from its `rollout_index` on.
 _REPEATS: Final = pa.field("repeats", pa.int32())
+#: Of NeMo Gym's group entry, as JSON: the input row, and members of the benchmark's own. Null where none is written.
+TEXTS: Final = [pa.field("sample", pa.string()), pa.field("own", pa.string())]
 #: Of the attempt that stands: the completed one, else the newest.
 _STANDING: Final = [
     pa.field("state", pa.string()),
@@ -64,7 +67,7 @@ OUTCOMES_SCHEMA: Final = pa.schema([*_KEY, *_PLANNED, *_STANDING, *_SUMMED, _STA
 SOURCES_SCHEMA: Final = pa.schema(
     [
         *_KEY,
-        pa.field("plan", pa.struct([*_PLANNED, _REPEATS])),
+        pa.field("plan", pa.struct([*_PLANNED, _REPEATS, *TEXTS])),
         pa.field(
             "rollout", pa.struct([_ATTEMPT, *_STANDING, *(pa.field(name, pa.int64()) for name in _USAGE), _STARTED])
         ),
@@ -73,22 +76,36 @@ SOURCES_SCHEMA: Final = pa.schema(
 )
 
 
-def assembled(batches: Iterable[pa.RecordBatch], graded_with_exception: ExceptionPolicy = "count") -> pa.Table | None:
-    """Join what one partition holds.
+@dataclass(frozen=True, slots=True)
+class Assembled:
+    """A partition's rollouts.
+
+    Attributes:
+        outcomes: Rows of `OUTCOMES_SCHEMA`, in the order of tasks and repeats.
+        texts: Columns `TEXTS`, a row per row of the plan.
+        text_of: Row of `texts` of each outcome.
+    """
+
+    outcomes: pa.Table
+    texts: pa.Table
+    text_of: Ints
+
+
+def assembled(batches: Iterable[pa.RecordBatch], graded_with_exception: ExceptionPolicy = "count") -> Assembled | None:
+    """Join what one partition holds; None where nothing arrived.
 
     Args:
         batches: Rows of `SOURCES_SCHEMA`, of whole tasks, in any order.
         graded_with_exception: What a scored rollout counts as that an exception cut short.
-
-    Returns:
-        Rows of `OUTCOMES_SCHEMA`, in the order of tasks and repeats; None where nothing arrived.
     """
     table = arrived(batches, SOURCES_SCHEMA)
     if table is None:
         return None
     codes = np.asarray(table["task_id"].combine_chunks().dictionary_encode().indices, dtype=np.int64)
     keys = (codes << 32) | np.asarray(table["rollout_index"], dtype=np.int64)
-    planned, wanted, places = _expanded(*_part(table, "plan", keys))
+    plan, first, places = _part(table, "plan", keys)
+    rows, wanted = _expanded(plan, first)
+    planned, places = plan.select([field.name for field in _PLANNED]).take(pa.array(rows)), places[rows]
 
     rollouts = _Rollouts(*_part(table, "rollout", keys)[:2], wanted)
     standing, attempts = rollouts.standing()
@@ -106,7 +123,8 @@ def assembled(batches: Iterable[pa.RecordBatch], graded_with_exception: Exceptio
     taken["reward"] = pc.if_else(scored, taken["reward"], pa.scalar(None, pa.float64()))
     if graded_with_exception != "count":
         taken |= _without_exceptions(taken, scored, zero=graded_with_exception == "zero")
-    return pa.table(taken, schema=OUTCOMES_SCHEMA)
+    texts = plan.select([field.name for field in TEXTS])
+    return Assembled(pa.table(taken, schema=OUTCOMES_SCHEMA), texts, rows)
 
 
 def arrived(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> pa.Table | None:
@@ -116,14 +134,19 @@ def arrived(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> pa.Table | 
     return pa.Table.from_batches(some).cast(schema).combine_chunks() if some else None
 
 
-def _expanded(planned: pa.Table, first: Ints, places: Ints) -> tuple[pa.Table, Ints, Ints]:
-    """Return a row per planned rollout, its key, and where its task stands; in the order of tasks and repeats."""
-    repeats = _numbers(planned["repeats"])
+def _expanded(plan: pa.Table, first: Ints) -> tuple[Ints, Ints]:
+    """Return the plan's row of each planned rollout, and its key; in the order of tasks and repeats.
+
+    Args:
+        plan: Rows of the plan.
+        first: Key of the first rollout that each stands for.
+    """
+    repeats = _numbers(plan["repeats"])
     rows = np.repeat(np.arange(len(first)), repeats)
     ends = np.cumsum(repeats)
     wanted = first[rows] + np.arange(len(rows)) - (ends - repeats)[rows]
-    order = np.lexsort((wanted, np.asarray(planned["task_index"])[rows]))
-    return planned.take(pa.array(rows[order])), wanted[order], places[rows[order]]
+    order = np.lexsort((wanted, np.asarray(plan["task_index"])[rows]))
+    return rows[order], wanted[order]
 
 
 def _with_usage(taken: Mapping[str, pa.ChunkedArray], usage: Mapping[str, pa.ChunkedArray]) -> pa.Array:

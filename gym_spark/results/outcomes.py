@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from gym_spark.config import ExceptionPolicy
-from gym_spark.results.assembly import OUTCOMES_SCHEMA, assembled
+from gym_spark.results.assembly import OUTCOMES_SCHEMA, TEXTS, assembled
 from gym_spark.results.summary import PASS
 from gym_spark.tables.keys import ROLLOUT_KEY
 
@@ -31,7 +31,8 @@ def sources(planned: DataFrame, rollouts: DataFrame, verifications: DataFrame, *
 
     Args:
         planned: `task_id`, `task_index`, `shard`, `rollout_index`, `label` if there are labels, and `repeats` where a
-            row stands for so many rollouts, from its `rollout_index` on.
+            row stands for so many rollouts, from its `rollout_index` on; `sample` and `own` (`assembly.TEXTS`) where
+            NeMo Gym's group entries are to be made.
         rollouts: The run's stored rollouts, every attempt.
         verifications: The verdicts of one verification of the run.
         count: About how many rollouts are planned: many take more partitions.
@@ -39,9 +40,10 @@ def sources(planned: DataFrame, rollouts: DataFrame, verifications: DataFrame, *
     Returns:
         The columns of `results.assembly.SOURCES_SCHEMA`, one row per row of the three.
     """
-    label = F.col("label") if "label" in planned.columns else F.lit(None).cast("string")
+    texts = ("label", *(field.name for field in TEXTS))
+    told = [F.col(name) if name in planned.columns else F.lit(None).cast("string").alias(name) for name in texts]
     repeats = F.col("repeats") if "repeats" in planned.columns else F.lit(1)
-    plan = F.struct("task_index", "shard", label.alias("label"), repeats.cast("int").alias("repeats"))
+    plan = F.struct("task_index", "shard", told[0], repeats.cast("int").alias("repeats"), *told[1:])
     rollout = F.struct(
         *("attempt", "state", "failure_kind", "exception_kind", "answer_state", "latency_ms", "measures"),
         *("usage.input_tokens", "usage.output_tokens", "usage.total_tokens", "started_at"),
@@ -72,8 +74,8 @@ def outcomes(sources: DataFrame, graded_with_exception: ExceptionPolicy = "count
     """
 
     def work(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
-        table = assembled(batches, graded_with_exception)
-        return () if table is None else table.to_batches(max_chunksize=BATCH_ROWS)
+        found = assembled(batches, graded_with_exception)
+        return () if found is None else found.outcomes.to_batches(max_chunksize=BATCH_ROWS)
 
     return sources.mapInArrow(work, from_arrow_schema(OUTCOMES_SCHEMA))
 

@@ -6,18 +6,17 @@ Arrow's kernels: nothing loops over rows or tasks. No pyspark.
 
 from __future__ import annotations
 
-import json
 import pickle
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gym_spark.results.describe import STATISTICS, Bools, Ints, describe
+from gym_spark.results.describe import Bools
+from gym_spark.results.group_entries import Groups, Texts, lines_of
 from gym_spark.results.partition_rows import PERF, Rows
 from gym_spark.results.pass_majority import Answers, Partial, Score, merge, partial_sums
 from gym_spark.results.repeats import samples_per_repeat
@@ -26,24 +25,16 @@ from gym_spark.results.summary import PROFILE
 #: What leaves; `kind` says which columns a row has.
 PASS_SCHEMA: Final = pa.schema(
     [
-        # task: task_id, task_index, profile · counts: sums (`results.summary`)
-        # group: task to infos · column: label to repeats · perf: label, values · sums: label, sums
+        # task: task_id, task_index, profile · counts: sums (`results.summary`) · lines: label, bucket, values
+        # (`results.group_entries`) · column: label, column, values, repeats · perf: label, values · sums: label, sums
         pa.field("kind", pa.string(), nullable=False),
-        # JSON: the task's own id, a number or a text
-        pa.field("task", pa.string()),
         pa.field("task_id", pa.string()),
         pa.field("task_index", pa.int64()),
         pa.field("label", pa.string()),
-        # repeat of the first measured rollout
-        pa.field("first", pa.int32()),
-        pa.field("rollouts", pa.int64()),
-        pa.field("expected", pa.int64()),
-        # JSON: members of an object, and of an array
-        pa.field("statistics", pa.string()),
-        pa.field("infos", pa.string()),
         pa.field("column", pa.string()),
-        # float64 and int32, native order: the present values, and the repeat of each. Of perf: a row of `PERF_FIELDS`
-        # for each observed rollout, NaN where it does not tell.
+        pa.field("bucket", pa.int64()),
+        # Of a column: float64 and int32, native order, the present values and the repeat of each. Of perf: a row of
+        # `PERF_FIELDS` for each observed rollout, NaN where it does not tell.
         pa.field("values", pa.binary()),
         pa.field("repeats", pa.binary()),
         pa.field("sums", pa.binary()),
@@ -107,21 +98,23 @@ class LabelSums:
         )
 
 
-def pass_over(table: pa.Table, *, fan_out: bool, text_ids: bool) -> Iterator[pa.Table]:
+def pass_over(table: pa.Table, groups: Groups, texts: Texts | None = None) -> Iterator[pa.Table]:
     """Compute what one partition contributes to the field's metrics.
 
     Args:
         table: Rows of `MEASURED_SCHEMA`, of whole tasks.
-        fan_out: Groups are per task and label, not per task.
-        text_ids: Some task is known by a text; it is shown as that.
+        groups: How they are grouped.
+        texts: What a group's entry says of its input; without, it is the entry of an aggregate.
 
     Yields:
-        Some columns of `PASS_SCHEMA`: a row per group with a measured rollout, one per label and column, one per label.
+        Some columns of `PASS_SCHEMA`: the entries of some thousand groups in a row, a row per label and column, and
+        per label.
     """
     keys = [("task_index", "ascending"), ("label", "ascending"), ("rollout_index", "ascending")]
-    table = table.sort_by(keys).combine_chunks()
+    order = pc.sort_indices(table, keys)
+    table = table.take(order).combine_chunks()
     rows = Rows.of(table)
-    yield _groups(table, rows, fan_out=fan_out, text_ids=text_ids)
+    yield lines_of(table, rows, groups, texts and texts.take(np.asarray(order)))
     for label in pc.unique(table["label"]).to_pylist():
         chosen = pc.equal(table["label"], label) if label is not None else pc.is_null(table["label"])
         own = np.asarray(chosen.combine_chunks())
@@ -137,117 +130,6 @@ def sums_of(blobs: Iterable[tuple[str | None, bytes]]) -> dict[str | None, Label
     for label, blob in blobs:
         found[label] = found.get(label, LabelSums()).plus(pickle.loads(blob))
     return found
-
-
-def _groups(table: pa.Table, rows: Rows, *, fan_out: bool, text_ids: bool) -> pa.Table:
-    changes = rows.tasks[1:] != rows.tasks[:-1]
-    if fan_out:
-        labels = np.asarray(pc.fill_null(table["label"].combine_chunks().dictionary_encode().indices, -1))
-        changes |= labels[1:] != labels[:-1]
-    codes = np.concatenate([[0], np.cumsum(changes)])
-    count = int(codes[-1]) + 1
-    measured = np.bincount(codes[rows.measured], minlength=count)
-    expected = np.bincount(codes[~rows.masked], minlength=count)
-    kept = np.flatnonzero(measured)
-    at = np.flatnonzero(rows.measured)
-    firsts = at[np.searchsorted(codes[at], kept)]
-    first = table.select(["task_id", "task_index", "label", "rollout_index"]).take(firsts)
-    task = _task_json(table.take(at), text_ids=text_ids)
-    infos = _infos(table.take(at), task, rows, at)
-    offsets = np.concatenate([[0], np.cumsum(measured[kept])])
-    lists = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), infos)
-    return pa.table(
-        {
-            "kind": pa.repeat("group", len(kept)),
-            "task": task.take(pa.array(offsets[:-1])),
-            "task_id": first["task_id"],
-            "task_index": first["task_index"],
-            "label": first["label"] if fan_out else pa.nulls(len(kept), pa.string()),
-            "first": first["rollout_index"],
-            "rollouts": measured[kept],
-            "expected": expected[kept],
-            "statistics": _statistics(rows, codes, count, kept),
-            "infos": pc.binary_join(lists, ","),
-        }
-    )
-
-
-def _statistics(rows: Rows, codes: Ints, count: int, kept: Ints) -> pa.Array:
-    measured = rows.measured
-    described = {
-        name: describe(codes[measured], count, score.values[measured], score.present[measured]).statistics
-        for name, score in rows.columns.items()
-    }
-    pieces = []
-    for statistic in STATISTICS:
-        for name, found in described.items():
-            one = found[statistic]
-            pieces.append(_member(f"{statistic}/{name}", one.values[kept], one.defined[kept]))
-    return _joined(pieces, len(kept))
-
-
-def _task_json(table: pa.Table, *, text_ids: bool) -> pa.Array:
-    if not text_ids:
-        return pc.cast(table["task_index"], pa.string()).combine_chunks()
-    codes = table["task_id"].combine_chunks().dictionary_encode()
-    index = dict(zip(table["task_id"].to_pylist(), table["task_index"].to_pylist(), strict=True))
-    shown = [json.dumps(shown_id(text, index[text])) for text in codes.dictionary.to_pylist()]
-    return pa.array(shown, pa.string()).take(codes.indices)
-
-
-def _infos(table: pa.Table, task: pa.Array, rows: Rows, at: Ints) -> pa.Array:
-    repeat = pc.cast(table["rollout_index"], pa.string()).combine_chunks()
-    bare = pc.utf8_trim(task, '"')
-    key = pc.binary_join_element_wise('{"rollout_id":"', bare, ":", repeat, '","_ng_task_index":', task, "")
-    pieces = [pc.binary_join_element_wise(key, ',"_ng_rollout_index":', repeat, "")]
-    reward, odd = rows.columns["reward"], rows.shown["reward"]
-    finite = np.isfinite(reward.values[at])
-    plain = reward.present[at] & ~odd.present[at]
-    pieces.append(_member("reward", reward.values[at], plain & finite))
-    pieces.append(_fixed('"reward":null', plain & ~finite))
-    pieces.append(_fixed('"reward":true', odd.present[at] & (odd.values[at] != 0)))
-    pieces.append(_fixed('"reward":false', odd.present[at] & (odd.values[at] == 0)))
-    pieces.append(_fixed('"reward":null', _null_rewards(table)))
-    for name, score in rows.shown.items():
-        if name != "reward":
-            pieces.append(_member(name, score.values[at], score.present[at] & np.isfinite(score.values[at])))
-    return pc.binary_join_element_wise(_joined(pieces, len(at)), "}", "")
-
-
-def shown_id(text: str, index: int) -> int | str:
-    """Return a task's own id: a number, or the text that it was imported with."""
-    if text == str(index):
-        return index
-    return text[1:-1] if text.startswith('"') else text
-
-
-def _null_rewards(table: pa.Table) -> Bools:
-    """Tell where the reward was there and null: the scores name it, without a value."""
-    scores = table["scores"].combine_chunks()
-    if not len(scores):
-        return np.zeros(0, bool)
-    items = scores.items
-    named = np.asarray(pc.and_(pc.equal(scores.keys, "reward"), pc.is_null(items)))
-    starts = np.asarray(scores.offsets)
-    total = np.concatenate([[0], np.cumsum(named)])
-    some: Bools = total[starts[1:]] > total[starts[:-1]]
-    return some
-
-
-def _member(name: str, values: npt.NDArray[np.float64], defined: Bools) -> pa.Array:
-    """Return ``"name":value`` texts, null where undefined."""
-    texts = pc.cast(pa.array(values, pa.float64(), mask=~defined), pa.string())
-    return pc.binary_join_element_wise(json.dumps(name) + ":", texts, "")
-
-
-def _fixed(text: str, where: Bools) -> pa.Array:
-    return pc.if_else(pa.array(where), text, pa.scalar(None, pa.string()))
-
-
-def _joined(pieces: list[pa.Array], count: int) -> pa.Array:
-    # Begun with a text that is never null: pyarrow gives too few rows where all pieces of all rows are.
-    joined = pc.binary_join_element_wise(pa.repeat("", count), *pieces, ",", null_handling="skip")
-    return pc.utf8_slice_codeunits(joined, 1)
 
 
 def _columns(rows: Rows, own: Bools, label: str | None) -> pa.Table:

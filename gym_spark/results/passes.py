@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -11,23 +10,11 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from gym_spark.config import ExceptionPolicy
 from gym_spark.results.assembly import arrived, assembled
+from gym_spark.results.group_entries import LINES_SCHEMA, Groups, Texts, merged
 from gym_spark.results.outcomes import BATCH_ROWS
 from gym_spark.results.partition_pass import PASS_SCHEMA, pass_over, whole
 from gym_spark.results.partition_rows import MEASURED_SCHEMA, measured
 from gym_spark.results.summary import Counts, counted, summaries
-
-
-@dataclass(frozen=True, slots=True)
-class Groups:
-    """How the field's metrics group rollouts.
-
-    Attributes:
-        fan_out: Per task and label, not per task.
-        text_ids: Some task is known by a text; it is shown as that.
-    """
-
-    fan_out: bool
-    text_ids: bool
 
 
 def passed(sources: DataFrame, graded_with_exception: ExceptionPolicy, groups: Groups | None = None) -> DataFrame:
@@ -43,11 +30,11 @@ def passed(sources: DataFrame, graded_with_exception: ExceptionPolicy, groups: G
     """
 
     def work(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-        outcomes = assembled(batches, graded_with_exception)
-        if outcomes is not None:
-            yield from summaries(outcomes)
+        found = assembled(batches, graded_with_exception)
+        if found is not None:
+            yield from summaries(found.outcomes)
             if groups is not None:
-                yield from pass_over(measured(outcomes), fan_out=groups.fan_out, text_ids=groups.text_ids)
+                yield from pass_over(measured(found.outcomes), groups, Texts(found.texts, found.text_of))
 
     return _mapped(sources, work, PASS_SCHEMA)
 
@@ -56,9 +43,9 @@ def measured_rows(sources: DataFrame, graded_with_exception: ExceptionPolicy) ->
     """Return what the field's metrics are made of, one row per planned rollout: the columns of `MEASURED_SCHEMA`."""
 
     def work(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-        outcomes = assembled(batches, graded_with_exception)
-        if outcomes is not None:
-            yield measured(outcomes)
+        found = assembled(batches, graded_with_exception)
+        if found is not None:
+            yield measured(found.outcomes)
 
     return _mapped(sources, work, MEASURED_SCHEMA)
 
@@ -69,7 +56,7 @@ def passed_over(rows: DataFrame, groups: Groups) -> DataFrame:
     def work(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
         table = arrived(batches, MEASURED_SCHEMA)
         if table is not None:
-            yield from pass_over(table, fan_out=groups.fan_out, text_ids=groups.text_ids)
+            yield from pass_over(table, groups)
 
     return _mapped(rows.select(*MEASURED_SCHEMA.names), work, PASS_SCHEMA)
 
@@ -83,6 +70,24 @@ def counts_of(passes: DataFrame) -> Counts:
     """Return what became of the planned rollouts; collects one row per partition."""
     rows = passes.where("kind = 'counts'").select("sums").collect()
     return counted(bytes(row["sums"]) for row in rows)
+
+
+def group_lines(passes: DataFrame, *, between: str, partitions: int) -> DataFrame:
+    """Return NeMo Gym's group entries, in the order of tasks and labels: `line`, many entries in each.
+
+    Args:
+        passes: Rows of `PASS_SCHEMA`.
+        between: What stands between two entries of a `line`.
+        partitions: Over how many the lines go.
+    """
+
+    def work(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+        blobs = [blob for batch in batches for blob in batch["values"].to_pylist()]
+        yield from merged(blobs, between=between)
+
+    rows = passes.where("kind = 'lines'").select("bucket", "values")
+    # Compressed pieces of some thousand entries each: this is all that is shuffled, and no text is seen by the JVM.
+    return _mapped(rows.repartitionByRange(partitions, "bucket"), work, LINES_SCHEMA)
 
 
 def _mapped(

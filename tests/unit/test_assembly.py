@@ -24,7 +24,7 @@ def source(task: int, repeat: int, **part: Row) -> Row:
 def joined(rows: list[Row], policy: ExceptionPolicy = "count") -> list[Row]:
     batches = pa.Table.from_pylist(rows, schema=SOURCES_SCHEMA).to_batches(max_chunksize=5)
     found = assembled(batches, policy)
-    return [] if found is None else found.cast(OUTCOMES_SCHEMA).to_pylist()
+    return [] if found is None else found.outcomes.cast(OUTCOMES_SCHEMA).to_pylist()
 
 
 attempts = st.fixed_dictionaries(

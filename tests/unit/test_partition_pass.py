@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gym_spark.results.assembly import arrived
+from gym_spark.results.assembly import TEXTS, arrived
+from gym_spark.results.group_entries import Groups, Texts, merged
 from gym_spark.results.partition_pass import LabelSums, pass_over, sums_of, whole
 from gym_spark.results.partition_rows import MEASURED_SCHEMA
 from gym_spark.results.pass_majority import finish
@@ -56,24 +57,17 @@ def passed(rows: Sequence[Row], *, fan_out: bool = False, text_ids: bool = False
     )
     if table is None:
         return []
-    return [row for part in pass_over(table, fan_out=fan_out, text_ids=text_ids) for row in whole(part).to_pylist()]
+    texts = pa.table({"sample": ['{"q": 1}'], "own": [None]}, pa.schema(TEXTS))
+    told = Texts(texts, np.zeros(table.num_rows, np.int64))
+    groups = Groups(fan_out=fan_out, text_ids=text_ids)
+    return [row for part in pass_over(table, groups, told) for row in whole(part).to_pylist()]
 
 
-def groups(found: Sequence[Row]) -> dict[tuple[int, str | None], tuple[Any, ...]]:
-    """The groups' entries, their JSON read strictly."""
-
-    def read(text: str) -> Any:
-        return json.loads(text, parse_constant=pytest.fail)
-
-    return {
-        (row["task_index"], row["label"]): (
-            *(row[name] for name in ("task", "first", "rollouts", "expected")),
-            read(f"{{{row['statistics']}}}"),
-            read(f"[{row['infos']}]"),
-        )
-        for row in found
-        if row["kind"] == "group"
-    }
+def groups(found: Sequence[Row]) -> list[Row]:
+    """The groups' entries in their order, their JSON read strictly."""
+    pieces = [row["values"] for row in found if row["kind"] == "lines"]
+    lines = [line for table in merged(pieces, between="\n") for line in table["line"].to_pylist()]
+    return [json.loads(entry, parse_constant=pytest.fail) for line in lines for entry in line.split("\n")]
 
 
 def columns(found: Sequence[Row]) -> dict[tuple[str | None, str], list[tuple[int, float]]]:
@@ -135,18 +129,46 @@ def row(task: str, index: int, repeat: int, **more: Any) -> Row:
 def test_p43_what_is_not_finite_is_null_and_makes_no_number() -> None:
     """Rewards NaN, infinity and 1: every line is strict JSON, and no mean is told that ignores two of three."""
     found = passed([row("0", 0, 0, reward=math.nan), row("0", 0, 1, reward=math.inf), row("0", 0, 2)])
-    ((*_, statistics, infos),) = groups(found).values()
-    assert [info["reward"] for info in infos] == [None, None, 1.0]
-    assert statistics == {}
+    (entry,) = groups(found)
+    assert [info["reward"] for info in entry["rollout_infos"]] == [None, None, 1.0]
+    assert not [name for name in entry if "/" in name]
 
 
 def test_a_reward_is_shown_as_it_stood() -> None:
     odd = [row("0", 0, 0, scores=[("reward", 1.0)]), row("0", 0, 1, reward=None, scores=[("reward", None)])]
-    ((*_, infos),) = groups(passed([*odd, row("0", 0, 2, reward=None)])).values()
-    assert [info.get("reward", "absent") for info in infos] == [True, None, "absent"]
+    (entry,) = groups(passed([*odd, row("0", 0, 2, reward=None)]))
+    assert [info.get("reward", "absent") for info in entry["rollout_infos"]] == [True, None, "absent"]
 
 
 def test_text_ids_are_texts_and_numbers_are_numbers() -> None:
     found = groups(passed([row("7", 7, 0), row('"7"', 8, 0), row("x y", 9, 0)], text_ids=True))
-    assert [json.loads(entry[0]) for entry in found.values()] == [7, "7", "x y"]
-    assert [entry[-1][0]["rollout_id"] for entry in found.values()] == ["7:0", "7:0", "x y:0"]
+    assert [entry["_ng_task_index"] for entry in found] == [7, "7", "x y"]
+    assert [entry["rollout_infos"][0]["rollout_id"] for entry in found] == ["7:0", "7:0", "x y:0"]
+
+
+def test_a_group_tells_of_its_input_and_of_what_it_misses() -> None:
+    """Of the first rollout with a result; masked rows are not expected, missing ones are; a benchmark's own members."""
+    rows = [row("0", 0, 0, standing=None), row("0", 0, 1), row("0", 0, 2, standing="masked"), row("1", 1, 0)]
+    texts = pa.table({"sample": ['{"é": 1}', None], "own": ['"best":2.0', None]}, pa.schema(TEXTS))
+    table = arrived(pa.Table.from_pylist(rows, schema=MEASURED_SCHEMA).to_batches(), MEASURED_SCHEMA)
+    assert table is not None
+    told = Texts(texts, np.array([1, 0, 1, 1]))
+    passes = pass_over(table, Groups(fan_out=True, text_ids=False), told)
+    first, second = groups([one for part in passes for one in whole(part).to_pylist()])
+    assert (first["sample"], first["best"], first["agent_ref"]) == ({"é": 1}, 2.0, {"name": "a"})
+    counts = ("num_rollouts", "expected_num_rollouts", "missing_num_rollouts", "reward_profile_completion_pct")
+    assert [first[name] for name in counts] == [1, 2, 1, 50.0]
+    assert (second["sample"], "best" in second) == ({}, False)
+
+
+def test_an_aggregates_groups_are_complete_and_name_no_label() -> None:
+    table = arrived(pa.Table.from_pylist([row("0", 0, 0)], schema=MEASURED_SCHEMA).to_batches(), MEASURED_SCHEMA)
+    assert table is not None
+    (entry,) = groups(
+        [
+            one
+            for part in pass_over(table, Groups(fan_out=True, text_ids=True, sample='{"a": 1}'))
+            for one in whole(part).to_pylist()
+        ]
+    )
+    assert (entry["sample"], entry["missing_num_rollouts"], "agent_ref" in entry) == ({"a": 1}, 0, False)

@@ -23,19 +23,22 @@ from gym_spark.interchange.gym.checks import check_unique
 from gym_spark.interchange.gym.imputation import Imputation, count_as_zero
 from gym_spark.interchange.gym.jsonl import beside, read_lines
 from gym_spark.interchange.gym.labels import label_runs
-from gym_spark.interchange.gym.profiling import coverage_of, group_members, group_partitions, repeats_of
+from gym_spark.interchange.gym.profiling import coverage_of, group_partitions, repeats_of
 from gym_spark.interchange.gym.rows import STAMP, GymRow, key_order, origin, result_row
 from gym_spark.interchange.gym.stored import TaskIds, measures_of, scores_of
 from gym_spark.interchange.gym_layout import AGGREGATE_SAMPLE, key_metrics, statistic_keys
-from gym_spark.interchange.row_files import in_order, write_text
+from gym_spark.interchange.row_files import write_text
 from gym_spark.results.agent_numbers import LabelNumbers, label_numbers, perf_numbers
+from gym_spark.results.group_entries import Groups
 from gym_spark.results.outcomes import kept, partitions_for
 from gym_spark.results.partition_rows import MEASURED_SCHEMA
-from gym_spark.results.passes import Groups, passed_over
+from gym_spark.results.passes import group_lines, passed_over
 from gym_spark.results.repeats import across_repeats
 
 #: Files beside results that a pattern may find as well.
 _SIDE_FILES: Final = ("_failures", "_materialized_inputs")
+
+_GROUPS: Final = Groups(fan_out=True, text_ids=True, sample=json.dumps(AGGREGATE_SAMPLE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,12 +219,13 @@ def write_entries(outcomes: DataFrame, count: int, labels: Mapping[str, str], ou
 def aggregate_entries(outcomes: DataFrame, count: int, labels: Mapping[str, str]) -> Iterator[str]:
     """Yield the JSON of each server's entry, by label; arguments as for :func:`write_entries`."""
     whole = outcomes.repartition(partitions_for(count), "task_id")
-    with kept(passed_over(whole, Groups(fan_out=True, text_ids=True))) as passes:
+    with kept(passed_over(whole, _GROUPS)) as passes:
         numbers = label_numbers(passes)
         perf = perf_numbers(passes, numbers)
         for server in sorted(filter(None, numbers), key=lambda server: labels[server]):
             own = passes.where(F.col("label") == server)
-            groups = _groups(own, partitions=group_partitions(numbers[server]))
+            lines = group_lines(own, between=",\n", partitions=group_partitions(numbers[server]))
+            groups = ",\n".join(row["line"] for row in lines.toLocalIterator())
             yield _entry(labels[server], server, numbers[server], groups, perf.get(server))
 
 
@@ -242,11 +246,3 @@ def _entry(label: str, server: str, own: LabelNumbers, groups: str, perf: Mappin
     if perf is not None:
         head["perf_summary"] = dict(perf)
     return json.dumps(head, allow_nan=False)[:-1] + ', "group_level_metrics": [' + groups + "]}"
-
-
-def _groups(passes: DataFrame, *, partitions: int) -> str:
-    sample = F.lit(json.dumps(AGGREGATE_SAMPLE))
-    groups = passes.where("kind = 'group'").withColumn("sample", sample).withColumn("expected", F.col("rollouts"))
-    ordered = in_order(groups, "task_index", partitions=partitions)
-    lines = ordered.select(group_members(F.lit(None).cast("string"), label=False).alias("line"))
-    return ",\n".join(row["line"] for row in lines.toLocalIterator())

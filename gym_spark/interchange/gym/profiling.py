@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -16,14 +15,13 @@ from gym_spark.errors import ConfigError
 from gym_spark.interchange.gym.jsonl import beside
 from gym_spark.interchange.gym.rows import REPEAT
 from gym_spark.interchange.gym_layout import agent_entries, merge_repeat_metrics, repeat_entry, statistic_keys
-from gym_spark.interchange.row_files import in_order, write_lines, write_text
+from gym_spark.interchange.row_files import write_lines, write_text
 from gym_spark.results.agent_numbers import LabelNumbers, label_numbers
 from gym_spark.results.custom import CustomMetrics
+from gym_spark.results.group_entries import TASKS_PER_PIECE
 from gym_spark.results.pass_majority import finish
+from gym_spark.results.passes import group_lines
 from gym_spark.results.repeats import across_repeats
-
-#: Lines of groups, of some KB each, that one partition has: the driver takes it whole.
-_LINES: Final = 5_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,66 +110,15 @@ def coverage_of(own: LabelNumbers) -> dict[str, int]:
 
 def group_partitions(*numbers: LabelNumbers) -> int:
     """Return over how many partitions the groups of some labels go."""
-    return 1 + sum(own.sums.tasks for own in numbers) // _LINES
-
-
-def group_lines(passes: DataFrame, samples: DataFrame, by_task: DataFrame | None, *, partitions: int) -> DataFrame:
-    """Return one JSON line per group, in the order of tasks and labels.
-
-    Args:
-        passes: Rows of `PASS_SCHEMA`.
-        samples: `sample` (JSON), an input row; of each `task_id`, or of each `task_id` and `rollout_index`.
-        by_task: `task_id`, `name`, `value`: the benchmark's own metrics of single tasks, if there are any.
-        partitions: Over how many the lines go.
-    """
-    groups = passes.where("kind = 'group'").withColumn("rollout_index", F.col("first"))
-    rows = groups.join(samples, on=[name for name in samples.columns if name != "sample"], how="left")
-    own = F.lit(None).cast("string")
-    if by_task is not None:
-        pairs = F.map_from_entries(F.collect_list(F.struct("name", "value")))
-        texts = by_task.where(F.col("value").isNotNull()).groupBy("task_id").agg(F.to_json(pairs).alias("own"))
-        rows, own = rows.join(texts, on="task_id", how="left"), F.expr("substring(own, 2, length(own) - 2)")
-    return in_order(rows, "task_index", "label", partitions=partitions).select(
-        group_members(own, label=True).alias("line")
-    )
-
-
-def group_members(own: Column, *, label: bool) -> Column:
-    """Return the JSON of a group, of a row of `PASS_SCHEMA` with its `sample`.
-
-    Args:
-        own: Further members, as JSON without braces; null for none.
-        label: It names its label, if it has one.
-    """
-    agent = _member("agent_ref", F.to_json(F.struct(F.col("label").alias("name"))))
-    percent = F.lit(100.0) * F.col("rollouts") / F.col("expected")
-    members = F.concat_ws(
-        ",",
-        _member("_ng_task_index", F.col("task")),
-        F.when(F.col("statistics") != "", F.col("statistics")),
-        own,
-        F.when(F.lit(label) & F.col("label").isNotNull(), agent),
-        _member("sample", F.coalesce("sample", F.lit("{}"))),
-        _member("num_rollouts", F.col("rollouts")),
-        _member("expected_num_rollouts", F.col("expected")),
-        _member("missing_num_rollouts", F.col("expected") - F.col("rollouts")),
-        _member("reward_profile_completion_pct", percent),
-        F.concat(F.lit('"rollout_infos":['), "infos", F.lit("]")),
-    )
-    return F.concat(F.lit("{"), members, F.lit("}"))
+    return 1 + sum(own.sums.tasks for own in numbers) // TASKS_PER_PIECE
 
 
 def _member(name: str, value: Column) -> Column:
     return F.concat(F.lit(f'"{name}":'), value.cast("string"))
 
 
-def imported_samples(inputs: DataFrame) -> DataFrame:
-    """Return the input row of each planned rollout of an imported run: `task_id`, `rollout_index`, `sample`."""
-    return inputs.select("task_id", "rollout_index", F.col("input").alias("sample"))
-
-
-def task_samples(tasks: DataFrame, agent: str) -> DataFrame:
-    """Return what each task's input row is in NeMo Gym's terms: `task_id`, `sample`."""
+def task_sample(agent: str) -> Column:
+    """Return what a task's input row is in NeMo Gym's terms, as JSON, of a row of `tasks`."""
     inner = F.expr("substring(verifier_inputs, 2, length(verifier_inputs) - 2)")
     members = F.concat_ws(
         ",",
@@ -179,13 +126,23 @@ def task_samples(tasks: DataFrame, agent: str) -> DataFrame:
         _member("agent_ref", F.lit(json.dumps({"name": agent}))),
         F.when(F.trim(inner) != "", inner),
     )
-    return tasks.select("task_id", F.concat(F.lit("{"), members, F.lit("}")).alias("sample"))
+    return F.concat(F.lit("{"), members, F.lit("}"))
+
+
+def own_members(by_task: DataFrame) -> DataFrame:
+    """Return a benchmark's own metrics of single tasks as members of their group entries: `task_id`, `own` (JSON).
+
+    Args:
+        by_task: `task_id`, `name`, `value`.
+    """
+    pairs = F.to_json(F.map_from_entries(F.collect_list(F.struct("name", "value")))).alias("own")
+    known = by_task.where(F.col("value").isNotNull()).groupBy("task_id").agg(pairs)
+    return known.select("task_id", F.expr("substring(own, 2, length(own) - 2)").alias("own"))
 
 
 def write_profile(
     files: ProfileFiles,
     passes: DataFrame,
-    samples: DataFrame,
     custom: CustomMetrics,
     *,
     planned: int,
@@ -196,7 +153,6 @@ def write_profile(
     Args:
         files: Where to.
         passes: Rows of `PASS_SCHEMA`, kept.
-        samples: As for :func:`group_lines`.
         custom: The benchmark's own metrics.
         planned: Planned rollouts.
         allow_partial: Also where some of them have no result.
@@ -213,7 +169,7 @@ def write_profile(
         )
     entries = entries_of(numbers, custom)
     partitions = group_partitions(*numbers.values())
-    write_lines(group_lines(passes, samples, custom.by_task, partitions=partitions), files.groups)
+    write_lines(group_lines(passes, between="\n", partitions=partitions), files.groups)
     write_text(files.agents, json.dumps(entries.agents, indent=2, allow_nan=False))
     write_text(files.repeats, json.dumps(entries.repeats, indent=2, allow_nan=False))
     rows = [row for entry in entries.agents for row in _metric_rows(entry, numbers)]
