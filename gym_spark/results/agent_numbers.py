@@ -63,10 +63,13 @@ class LabelNumbers:
 def measured_rows(outcomes: DataFrame) -> DataFrame:
     """Return what the field's metrics are made of, one row per planned rollout: the columns of `MEASURED_SCHEMA`.
 
+    An answer without a verdict is no result: where its judge or verifier fails, NeMo Gym has the row among failures.
+
     Args:
         outcomes: One row per planned rollout (`results.outcomes`).
     """
-    standing = F.when(F.col("verdict") == "masked", "masked").when(F.col("state") == "completed", "measured")
+    is_result = (F.col("state") == "completed") & F.col("verdict").isin("scored", "not_scored")
+    standing = F.when(F.col("verdict") == "masked", "masked").when(is_result, "measured")
     rows = outcomes.withColumns({"standing": standing, "answer": F.col("extracted_answer")})
     return rows.select(*MEASURED_SCHEMA.names)
 
