@@ -7,43 +7,24 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 
-import pyarrow as pa
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
-
 from gym_spark.config import EndpointSpec, JsonObject, PartSpec
 from gym_spark.connection import Say, connected_judge, named_judge
-from gym_spark.errors import ConfigError, StorageError, did_you_mean
+from gym_spark.errors import ConfigError, did_you_mean
+from gym_spark.interchange.gym.stored import IMPORTED
 from gym_spark.judging import judge_and_store
 from gym_spark.ledger import verification_id_of
-from gym_spark.planning import asked, tasks_of
 from gym_spark.reporting import run_outcomes
 from gym_spark.results.flips import Change, change_between
 from gym_spark.results.outcomes import kept
 from gym_spark.rollout.share import WHOLE, Share
-from gym_spark.tables.keys import ATTEMPT_KEY
-from gym_spark.tables.lake import SPARK_ERRORS, Lake, first_line
+from gym_spark.selection import Selection, counted, to_judge
+from gym_spark.tables.lake import Lake
 from gym_spark.tables.reverifications import noted_of
 from gym_spark.tables.runs import RunRecord, versions
-from gym_spark.tables.schemas import REVERIFICATIONS, ROLLOUTS, VERIFICATIONS
+from gym_spark.tables.schemas import REVERIFICATIONS, VERIFICATIONS
 from gym_spark.verify.base import Verifier, check_sandbox, load_verifier, verifier_digest
 from gym_spark.verify.sandbox.choice import sandbox_description
-from gym_spark.verify.stage import judge_failed, unverified
-
-
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """Which stored rollouts are judged.
-
-    Attributes:
-        tasks: Ids; none means all.
-        where: A condition in SQL over the columns of `rollouts` and the tasks' `metadata`.
-        judge_failed_only: Only those whose newest verdict of this verification is ``judge_failed``.
-    """
-
-    tasks: tuple[str, ...] = ()
-    where: str | None = None
-    judge_failed_only: bool = False
+from gym_spark.verify.stage import is_retried
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +74,10 @@ def reverify(
         lake: The lake.
         record: The run.
         verifier: Which verifier, with which parameters.
-        verification_id: Name of the verification; made from verifier and parameters unless given.
+        verification_id: Name of the verification; made from verifier and parameters unless given. What an imported run
+            has to retry is by default added to what was imported, unless the verifier has a verification there.
         selection: Which rollouts; None: all.
-        resume: Where the verification exists, judge what it has no verdict on.
+        resume: Where the verification exists, judge what it has no verdict on (and what `selection.retry` names).
         force: Also where the verifier needs more than what is stored; the verdicts are then marked `unsafe`.
         share: The part of the tasks to judge, of several parallel jobs.
         sandbox: Where model-written code may run (`RunSpec.sandbox`).
@@ -105,28 +87,32 @@ def reverify(
 
     Raises:
         ConfigError: the verifier is wrong, or cannot judge stored rollouts; the verification exists, or is another
-            verifier's; a selection is wrong. Nothing was written.
+            verifier's; a selection is wrong, or there is nothing to retry. Nothing was written.
     """
     selection = selection or Selection()
     loaded = load_verifier(verifier.name, verifier.params)
     check_sandbox(verifier.name, loaded, sandbox)
     judge = named_judge(verifier.name, loaded, judge)
     unsafe = _is_unsafe(verifier.name, loaded, force=force)
+    run_id, only_again = record.spec.run_id, bool(selection.retry) and not resume
     name = verification_id or verification_id_of(verifier, judge)
-    run_id = record.spec.run_id
-    is_there = _is_there(lake, run_id, name, verifier_digest(verifier.name, verifier.params, judge))
-    if not is_there and selection.judge_failed_only:
-        raise ConfigError(f"The run '{run_id}' has no verification '{name}' to go on with; leave the flag out.")
+    digest = verifier_digest(verifier.name, verifier.params, judge)
+    is_there = _is_there(lake, run_id, name, digest, completes=only_again)
+    if not is_there and only_again:
+        if verification_id is None and record.spec.imported is not None:
+            name = record.verification_id
+            is_there = _is_there(lake, run_id, name, digest, completes=True)
+        _check_retry(lake, record, name, selection)
     # Jobs that share a verification out join it, whichever begins first.
-    if is_there and not (resume or selection.judge_failed_only or share != WHOLE):
+    if is_there and not (resume or only_again or share != WHOLE):
         raise ConfigError(
             f"The run '{run_id}' has the verification '{name}'; add --resume to judge what it has no verdict on, or "
             "take another --verification-id to judge everything anew."
         )
     if resume and not is_there:
         say(f"The run has no verification '{name}' yet: it begins now.")
-    todo = _todo(lake, record, selection, share, name if is_there else None)
-    count = _count(todo, selection)
+    todo = to_judge(lake, record, selection, share, name if is_there else None, resume=resume)
+    count = counted(todo, selection)
     # Pinned: what is completed may be the run's own verification.
     here = {"run_id": run_id, "verification_id": record.verification_id}
     was = lake.read_as_of_now(VERIFICATIONS, **here) if name == record.verification_id else None
@@ -157,25 +143,6 @@ def reverify(
     ):
         change = change_between(before, after)
     return Reverification(run_id, name, record.verification_id, verifier, unsafe, count, change)
-
-
-def _in_share(share: Share) -> Column:
-    """Return the condition that a rollout belongs to a share of the run.
-
-    By task and not by shard: any run can then be shared out over any number of jobs, a small or imported one too, whose
-    tasks are all in one shard. No claim is kept: two jobs on one share cost verdicts that were there, and the newest of
-    a rollout stands.
-    """
-    return F.pmod(F.xxhash64("task_id"), F.lit(share.of)) == share.index - 1
-
-
-def _count(todo: DataFrame, selection: Selection) -> int:
-    try:
-        return todo.count()
-    except SPARK_ERRORS as error:
-        if selection.where is not None:  # such as a text that is no number where the condition wants one
-            raise ConfigError(f"--where '{selection.where}' cannot be used: {first_line(error)}") from error
-        raise StorageError(f"Spark could not read what is to be judged: {first_line(error)}") from error
 
 
 def verification_of(lake: Lake, record: RunRecord, verification_id: str | None) -> tuple[RunRecord, bool]:
@@ -219,58 +186,32 @@ def _is_unsafe(name: str, loaded: Verifier, *, force: bool) -> bool:
     return True
 
 
-def _is_there(lake: Lake, run_id: str, name: str, digest: str) -> bool:
-    """Tell whether the run has verdicts of that name; refuse those of another verifier."""
-    stored = lake.read(VERIFICATIONS, run_id=run_id, verification_id=name).select("verifier_digest").first()
-    if stored is not None and stored["verifier_digest"] != digest:
+def _is_there(lake: Lake, run_id: str, name: str, digest: str, *, completes: bool) -> bool:
+    """Tell whether the run has verdicts of that name; refuse those of another verifier.
+
+    Those that were imported have a verifier that nobody can ask: another one may complete them.
+    """
+    stored = lake.read(VERIFICATIONS, run_id=run_id, verification_id=name).select("verifier_digest").distinct()
+    digests = {row["verifier_digest"] for row in stored.collect()}
+    if digests - {digest} - ({IMPORTED} if completes else set()):
         raise ConfigError(
             f"The verification '{name}' of the run '{run_id}' was made by another verifier, other parameters, or other "
             "versions of its libraries; take another --verification-id."
         )
-    return stored is not None
+    return bool(digests)
 
 
-def _todo(lake: Lake, record: RunRecord, selection: Selection, share: Share, name: str | None) -> DataFrame:
-    """Return the rollouts to judge (`verify.stage.unverified`); `name` is of a verification that is to be completed."""
-    run_id = record.spec.run_id
-    rollouts = lake.read(ROLLOUTS, run_id=run_id).where(_in_share(share))
-    known = None if name is None else lake.read(VERIFICATIONS, run_id=run_id, verification_id=name)
-    chosen = _chosen(lake, rollouts, tasks_of(lake, record), selection, known)
-    # What the judge failed on has a verdict.
-    passed_over = None if selection.judge_failed_only else known
-    return unverified(rollouts, asked(lake, record), passed_over, chosen=chosen)
-
-
-def _chosen(
-    lake: Lake, rollouts: DataFrame, tasks: DataFrame, selection: Selection, judged: DataFrame | None
-) -> DataFrame | None:
-    """Return the keys of the selected rollouts; None for all.
-
-    Raises:
-        ConfigError: the run has no such task, or the condition is wrong.
-    """
-    if selection == Selection():
-        return None
-    rows = rollouts
-    if selection.where is not None:
-        try:
-            rows = rows.join(tasks.select("task_id", "metadata"), on="task_id").where(F.expr(selection.where))
-            _ = rows.schema  # under Spark Connect a mistake shows only here
-        except SPARK_ERRORS as error:
-            raise ConfigError(f"--where '{selection.where}' cannot be used: {first_line(error)}") from error
-    rows = rows.select(*ATTEMPT_KEY)
-    if selection.tasks:
-        # A frame of them, not a condition: they may be very many.
-        named = lake.spark.createDataFrame(pa.table({"task_id": sorted(set(selection.tasks))}))
-        missing = named.join(tasks, on="task_id", how="left_anti").orderBy("task_id").first()
-        if missing is not None:
-            raise ConfigError(
-                f"The run has no task '{missing['task_id']}'; --tasks takes ids as `eval export` shows them."
-            )
-        rows = rows.join(F.broadcast(named), on="task_id", how="left_semi")
-    if selection.judge_failed_only and judged is not None:
-        rows = rows.join(judge_failed(judged), on=list(ATTEMPT_KEY), how="left_semi")
-    return rows
+def _check_retry(lake: Lake, record: RunRecord, name: str, selection: Selection) -> None:
+    """Refuse to begin with what the run's own verification has to retry, where it never had such a verdict."""
+    run_id, own = record.spec.run_id, record.verification_id
+    known = lake.read(VERIFICATIONS, run_id=run_id, verification_id=own)
+    if known.where(is_retried(selection.retry)).isEmpty():
+        missing = "" if name == own else f"has no verification '{name}' to go on with, and "
+        verdicts = " or ".join(selection.retry)
+        raise ConfigError(
+            f"The run '{run_id}' {missing}never had a verdict {verdicts} in its own, '{own}'; leave the flag out to "
+            "judge everything."
+        )
 
 
 def _note(

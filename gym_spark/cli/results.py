@@ -159,6 +159,11 @@ def import_run(run_id: str, lake: str, form: str, rollouts: tuple[Path, ...], in
     done = import_gym_run(flow.open_lake(lake, say=say), GymFiles(rollouts, inputs), run_id)
     masked = f", {done.masked} of them masked" if done.masked else ""
     click.echo(f"{run_id}: {done.rollouts} of {done.inputs} planned rollouts{masked}; {done.failures} failed attempts.")
+    if done.unjudged:
+        click.echo(
+            f"The judge failed on {done.unjudged} more, whose answers are stored: eval reverify --judge-failed-only "
+            "--verifier NAME judges them."
+        )
     if done.left:
         click.echo(f"NeMo Gym would still make {done.left} of them.")
     for path, length in done.torn.items():

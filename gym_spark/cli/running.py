@@ -136,7 +136,13 @@ def verify(run_id: str, lake: str) -> int:
 @click.option(
     "--where", metavar="SQL", help="Judge only rollouts for which this holds, over columns of rollouts and metadata."
 )
-@click.option("--judge-failed-only", is_flag=True, help="Judge again what the judge failed on.")
+@click.option("--judge-failed-only", is_flag=True, help="Judge again what the judge failed on, and nothing else.")
+@click.option(
+    "--retry",
+    metavar="VERDICTS",
+    help="Judge again what has such a verdict (judge_failed, verify_timeout, verifier_error, invalid_judge_response; "
+    "by commas); with --resume also what has none.",
+)
 @click.option("--resume", is_flag=True, help="Complete a verification that exists.")
 @click.option("--force", is_flag=True, help="Judge although the verifier needs a live session; marked as unsafe.")
 @options.shards
@@ -155,6 +161,7 @@ def reverify(
     tasks: str | None,
     where: str | None,
     judge_failed_only: bool,
+    retry: str | None,
     resume: bool,
     force: bool,
     shards: str,
@@ -174,8 +181,13 @@ def reverify(
     share, ids = parse_share(shards), _task_ids(tasks)
     from gym_spark import flow
     from gym_spark.cli.standing import change_lines
-    from gym_spark.reverify import Selection, own_verifier, reverify
+    from gym_spark.reverify import own_verifier, reverify
+    from gym_spark.selection import Selection, parse_retry
     from gym_spark.tables.runs import get_run
+
+    if judge_failed_only and (retry is not None or resume):
+        raise ConfigError("--judge-failed-only judges nothing else; leave --retry and --resume out.")
+    again = ("judge_failed",) if judge_failed_only else parse_retry(retry)
 
     place = flow.open_lake(lake, say=say)
     record = get_run(place, run_id)
@@ -189,7 +201,7 @@ def reverify(
         record,
         chosen.model_copy(update={"params": merge(chosen.params, params)}),
         verification_id=verification_id,
-        selection=Selection(ids, where, judge_failed_only),
+        selection=Selection(ids, where, again),
         resume=resume,
         force=force,
         share=share,

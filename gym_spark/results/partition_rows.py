@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gym_spark.results.assembly import EXCLUDED
 from gym_spark.results.describe import Bools, Ints
 from gym_spark.results.pass_majority import Answers, Score
 from gym_spark.tables.schemas import MEASURES
@@ -37,12 +38,16 @@ PERF: Final = "ng_perf"
 def measured(outcomes: pa.Table) -> pa.Table:
     """Return what the field's metrics are made of: rows of `MEASURED_SCHEMA`, one per planned rollout.
 
+    An answer without a verdict is no result: where its judge or verifier fails, NeMo Gym has the row among failures.
+    What does not count for an exception is masked.
+
     Args:
         outcomes: Rows of `results.assembly.OUTCOMES_SCHEMA`.
     """
-    is_masked = pc.fill_null(pc.equal(outcomes["verdict"], "masked"), False)
-    is_completed = pc.equal(outcomes["state"], "completed")
-    standing = pc.if_else(is_masked, "masked", pc.if_else(is_completed, "measured", None))
+    is_masked = pc.is_in(outcomes["verdict"], pa.array(["masked", EXCLUDED]))
+    is_judged = pc.is_in(outcomes["verdict"], pa.array(["scored", "not_scored"]))
+    is_result = pc.and_(pc.equal(outcomes["state"], "completed"), is_judged)
+    standing = pc.if_else(is_masked, "masked", pc.if_else(is_result, "measured", None))
     known = {"standing": standing, "answer": outcomes["extracted_answer"]}
     return pa.table(
         {name: known[name] if name in known else outcomes[name] for name in MEASURED_SCHEMA.names},

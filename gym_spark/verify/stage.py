@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from typing import Final
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -16,6 +17,11 @@ from gym_spark.verify.base import check_judge, check_sandbox, load_verifier
 from gym_spark.verify.judging import JudgeVerifier, workers_for
 from gym_spark.verify.sandbox.choice import OFF
 from gym_spark.verify.worker import COLUMNS_IN, columns_in, judge_batches
+
+#: Score by which NeMo Gym marks a reward that came with an invalid reply of its judge, and counts all the same.
+INVALID_JUDGE: Final = "invalid_judge_response"
+#: Verdicts that judging again may change though verifier and answer stay the same.
+RETRIED: Final = ("judge_failed", "verify_timeout", "verifier_error", INVALID_JUDGE)
 
 
 def unverified(
@@ -63,9 +69,25 @@ def newest(verifications: DataFrame, *columns: str) -> DataFrame:
     return verifications.groupBy(*ATTEMPT_KEY).agg(last).select(*ATTEMPT_KEY, "newest.*")
 
 
-def judge_failed(verifications: DataFrame) -> DataFrame:
-    """Return the keys of the attempts whose newest verdict is ``judge_failed``."""
-    return newest(verifications, "state").where(F.col("state") == "judge_failed").select(*ATTEMPT_KEY)
+def standing(verifications: DataFrame, retry: Collection[str]) -> DataFrame:
+    """Return which attempts have a verdict that stands, and which of them are to be judged again.
+
+    Args:
+        verifications: The verdicts of one verification of a run.
+        retry: Some of `RETRIED`.
+
+    Returns:
+        The attempt's key, and `again`: its newest verdict is one of `retry`.
+    """
+    return newest(verifications, "state", "scores").select(*ATTEMPT_KEY, is_retried(retry).alias("again"))
+
+
+def is_retried(retry: Collection[str]) -> Column:
+    """Return the condition that a verdict is one of `RETRIED` that are named."""
+    condition = F.col("state").isin(*retry)
+    if INVALID_JUDGE in retry:
+        condition |= F.coalesce(F.col("scores")[INVALID_JUDGE], F.lit(0.0)) != 0.0
+    return condition
 
 
 def verdicts(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gym_spark.tables.lake import Lake
-from gym_spark.tables.schemas import METRICS, ROLLOUTS, RUNS
+from gym_spark.tables.schemas import METRICS, REVERIFICATIONS, ROLLOUTS, RUNS
 from tests.e2e.conftest import Run
 from tests.e2e.test_flow import QUIZ, arguments, quiz
 from tests.fake_openai import FakeOpenAI, last_user_text
@@ -83,6 +83,80 @@ def test_an_imported_run_is_profiled_with_its_failures_and_gaps_in_the_denominat
     assert groups[1]["rollout_infos"][0]["reward"] is True
     again = gym("eval", "import", "--rollouts", path, "--run-id", "theirs")
     assert (again.code, "exists" in again.err) == (2, True)
+
+
+def side(task: int, repeat: int, failure: str, **more: Any) -> dict[str, Any]:
+    """A row of the failure sidecar, which has a placeholder for a reward."""
+    return result(task, repeat, 0.0, _ng_failure_class=failure, **more)
+
+
+def test_an_answer_whose_judge_failed_is_a_completed_rollout_without_verdict(
+    gym: Run, lake: Lake, tmp_path: Path
+) -> None:
+    """The last one of a rollout without result; it is no result in NeMo Gym's files, and the export shows its row."""
+    path = write(tmp_path / "X.jsonl", [result(0, 0, 1.0)])
+    inputs = [result(task, repeat, None) for task in (0, 1) for repeat in (0, 1, 2)]
+    write(tmp_path / "X_materialized_inputs.jsonl", inputs)
+    rows = [
+        side(0, 0, "judge_failed"),
+        side(0, 1, "judge_failed", error="first"),
+        side(0, 1, "judge_failed", error="HTTP 500"),
+        side(0, 1, "agent_run_error"),
+        side(0, 2, "judge_failed", response=None),
+        side(1, 0, "judge_invalid"),
+        side(1, 1, "timeout_exceeded"),
+        side(7, 0, "judge_failed"),
+    ]
+    write(tmp_path / "X_failures.jsonl", rows)
+    told = gym("eval", "import", "--rollouts", path, "--run-id", "theirs")
+    assert told.code == 0, told.err
+    assert "theirs: 1 of 6 planned rollouts; 6 failed attempts." in told.out
+    assert "The judge failed on 2 more, whose answers are stored" in told.out
+    gym("eval", "export", "--run-id", "theirs", "--output", tmp_path / "rows.jsonl")
+    lines = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
+    assert {(one["task_id"], one["rollout_index"], one["attempt"], one["state"]) for one in lines} == {
+        ("0", 0, 1, "failed"),
+        ("0", 0, 2, "completed"),
+        ("0", 1, 1, "failed"),
+        ("0", 1, 2, "completed"),
+        ("0", 1, 3, "failed"),
+        ("0", 2, 1, "failed"),
+        ("1", 0, 1, "completed"),
+        ("1", 1, 1, "failed"),
+    }
+    unjudged = [one for one in lines if one["verification"] and one["verification"]["state"] == "judge_failed"]
+    details = [json.loads(one["verification"]["detail"]) for one in unjudged]
+    assert [(one["reason"], one["_ng_failure_class"]) for one in details] == [
+        ("HTTP 500", "judge_failed"),
+        ("judge_invalid", "judge_invalid"),
+    ]
+    assert {one["output_text"] for one in unjudged} == {"7"}
+    assert {one["verification"]["reward"] for one in unjudged} == {None}
+    # Of six that are planned one counts, in our numbers and in NeMo Gym's.
+    words = ["eval", "profile", "--run-id", "theirs", "--json", "--output", tmp_path / "Y.jsonl"]
+    assert "5 of 6 planned rollouts have no result, or no verdict" in gym(*words).err
+    shown = json.loads(gym(*words, "--allow-partial-rollouts").out)
+    assert (shown["coverage"]["completed"], shown["coverage"]["scored"]) == (3, 1)
+    (agent,) = json.loads((tmp_path / "Y_agent_metrics.json").read_text())
+    assert agent["mean/reward"] == 1.0
+    (group,) = [json.loads(line) for line in (tmp_path / "Y_reward_profiling.jsonl").read_text().splitlines()]
+    assert (group["num_rollouts"], group["missing_num_rollouts"]) == (1, 2)
+
+
+def test_a_run_without_such_answers_has_none_to_judge(gym: Run, lake: Lake, tmp_path: Path) -> None:
+    """And an answer of an odd shape is refused by file and line."""
+    path = write(tmp_path / "X.jsonl", [result(0, 0, 1.0)])
+    write(tmp_path / "X_materialized_inputs.jsonl", [result(0, repeat, None) for repeat in (0, 1)])
+    odd = write(tmp_path / "X_failures.jsonl", [side(0, 1, "judge_failed", response={"output": [], "usage": []})])
+    refused = gym("eval", "import", "--rollouts", path, "--run-id", "theirs")
+    assert (refused.code, "X_failures.jsonl:1: 'usage' is a JSON list" in refused.err) == (2, True)
+    assert not lake.exists(RUNS)
+    odd.unlink()
+    assert gym("eval", "import", "--rollouts", path, "--run-id", "theirs").code == 0
+    told = gym("eval", "reverify", "--run-id", "theirs", "--verifier", "exact_match", "--judge-failed-only")
+    assert told.code == 2
+    assert "The run 'theirs' never had a verdict judge_failed in its own, 'imported'" in told.err
+    assert not lake.exists(REVERIFICATIONS)
 
 
 def test_files_that_are_no_run_are_refused_and_nothing_is_written(gym: Run, lake: Lake, tmp_path: Path) -> None:

@@ -124,6 +124,9 @@ MISTAKES: Final = [
     (["--set", "sampling.temperature=1"], "--set takes verifier.params.NAME=VALUE here, not 'sampling'"),
     (["--set", "verifier.params.nme=1"], "unknown key 'nme'"),
     (["--verification-id", "x", "--judge-failed-only"], "no verification 'x' to go on with"),
+    (["--judge-failed-only", "--resume"], "--judge-failed-only judges nothing else"),
+    (["--retry", "judge_faild"], "not 'judge_faild'; did you mean 'judge_failed'?"),
+    (["--retry", ","], "--retry takes verdicts by commas, not ','"),
     (["--verifier", "code_tests"], "--sandbox auto"),
 ]
 

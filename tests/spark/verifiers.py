@@ -88,7 +88,25 @@ class Toy(Verifier):
         texts = [part["text"] for message in output if message["type"] == "message" for part in message["content"]]
         _, found, after = texts[-1].rpartition("ANSWER: ") if texts else ("", "", "")
         answer = after.strip() if found else None
-        return Verdict.scored(float(answer == item.verifier_inputs["expected_answer"]), extracted_answer=answer)
+        flags = {}
+        if "invalid_judge" in asked:
+            flags = {"invalid_judge_response": True, "invalid_judge_retryable": asked["invalid_judge"]}
+        scores = {name: float(value) for name, value in flags.items() if value is not None}
+        reward = float(answer == item.verifier_inputs["expected_answer"])
+        return Verdict.scored(reward, extracted_answer=answer, scores=scores)
+
+
+class ToyOnSlowMachine(Toy):
+    """The same, on a machine that takes too long as long as a file is not there."""
+
+    name = "toy_on_slow_machine"
+
+    def __init__(self, *, done: str) -> None:
+        self._done = Path(done)
+
+    def verify(self, item: Judgeable) -> Verdict:
+        """Judge, or take too long."""
+        return super().verify(item) if self._done.exists() else Verdict.unscored("verify_timeout", "timeout exceeded")
 
 
 class ToyOfUnknownMode(Toy):

@@ -37,8 +37,10 @@ from gym_spark.interchange.gym.stored import (
     TaskIds,
     failure_row,
     input_row_of,
+    is_unjudged,
     rollout_row,
     task_rows,
+    unjudged_row,
     verdict_row,
 )
 from gym_spark.tables.lake import Lake
@@ -63,10 +65,10 @@ class GymFiles:
     rollouts: Sequence[Path]
     inputs: Path | None = None
 
-    def failures(self) -> list[JsonObject]:
-        """Return the rows of the failure sidecars beside the files, in order."""
+    def failures(self) -> list[tuple[str, JsonObject]]:
+        """Return the rows of the failure sidecars beside the files, in order, each with its ``FILE:LINE``."""
         sidecars = (beside(path, "failures.jsonl") for path in self.rollouts)
-        return [row for path in sidecars if path.exists() for _, row in read_lines(path, blank="skip", torn="skip")]
+        return [line for path in sidecars if path.exists() for line in read_lines(path, blank="skip", torn="skip")]
 
     def input_file(self) -> Path | None:
         """Return the file of input rows, if there is one."""
@@ -81,6 +83,8 @@ class Imported:
     rollouts: int
     inputs: int
     masked: int
+    #: Rollouts whose answer is there and whose judge failed; they are none of `rollouts`.
+    unjudged: int
     #: Failed attempts, and planned rollouts that NeMo Gym itself would still make.
     failures: int
     left: int
@@ -91,7 +95,8 @@ class Imported:
 def import_gym_run(lake: Lake, files: GymFiles, run_id: str) -> Imported:
     """Store a NeMo Gym run: `rollouts`, a first verification named ``imported``, its inputs as plan, and its tasks.
 
-    Everything is read and checked before anything is written.
+    A rollout that is only in the failure sidecar, answered, because its judge failed, is a completed one whose verdict
+    is ``judge_failed``. Everything is read and checked before anything is written.
 
     Args:
         lake: The lake.
@@ -108,16 +113,20 @@ def import_gym_run(lake: Lake, files: GymFiles, run_id: str) -> Imported:
     inputs = list(_inputs(files))
     failures = files.failures()
     check_keys([key for key, _ in inputs], [row.key for row in results], allow_partial=True)
-    left = plan_resume([row for _, row in inputs], [_keyed(row.key) for row in results], failures)
+    rows = [row for _, row in inputs]
+    left = plan_resume(rows, [_keyed(row.key) for row in results], [row for _, row in failures])
     inputs.sort(key=lambda item: key_order(item[0]))
-    record = _record(run_id, files, results, inputs, versions({"spark": lake.spark.version}))
-    _store(lake, record, _Rows(files, results, inputs, failures))
+    found = _Rows(files, results, inputs, _attempts(failures, inputs, results))
+    unjudged = sum(attempt.is_unjudged for attempt in found.attempts)
+    record = _record(run_id, found, versions({"spark": lake.spark.version}), completed=len(results) + unjudged)
+    _store(lake, record, found)
     torn = {str(path): length for path in files.rollouts if (length := torn_bytes(path))}
     return Imported(
         rollouts=len(results),
         inputs=len(inputs),
         masked=sum(row.masked for row in results),
-        failures=left.failed_attempts,
+        unjudged=unjudged,
+        failures=left.failed_attempts - unjudged,
         left=len(left.dispatch),
         torn=torn,
     )
@@ -154,14 +163,48 @@ def _run_of(row: JsonObject) -> tuple[str | None, str | None]:
     return agent if stamp is None else stamp, agent
 
 
-def _record(
-    run_id: str,
-    files: GymFiles,
-    results: Sequence[GymRow],
-    inputs: Sequence[tuple[Key, JsonObject]],
-    made_with: Mapping[str, str],
-) -> RunRecord:
-    masked = {row.key for row in results if row.masked}
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    """A row of the failure sidecar about a planned rollout.
+
+    Attributes:
+        number: Of the rollout's attempts, from 1.
+        is_unjudged: It is the rollout's answer, which only lacks a verdict.
+    """
+
+    key: Key
+    number: int
+    row: JsonObject
+    is_unjudged: bool
+
+
+def _attempts(
+    failures: Iterable[tuple[str, JsonObject]], inputs: Iterable[tuple[Key, JsonObject]], results: Iterable[GymRow]
+) -> list[_Attempt]:
+    """Return the sidecar's rows about planned rollouts; of several answers of one that has no result, the last counts.
+
+    Raises:
+        ConfigError: an answer's row has an odd shape.
+    """
+    planned, done = {key for key, _ in inputs}, {row.key for row in results}
+    numbered: list[tuple[Key, int, JsonObject]] = []
+    counts: Counter[Key] = Counter()
+    answers: dict[Key, int] = {}
+    for where, row in failures:
+        key = (row.get(TASK), row.get(REPEAT))
+        if key not in planned:
+            continue
+        counts[key] += 1
+        numbered.append((key, counts[key], row))
+        if key not in done and is_unjudged(row):
+            result_row(row, where)
+            answers[key] = counts[key]
+    return [_Attempt(key, number, row, answers.get(key) == number) for key, number, row in numbered]
+
+
+def _record(run_id: str, found: _Rows, made_with: Mapping[str, str], *, completed: int) -> RunRecord:
+    inputs = found.inputs
+    masked = {row.key for row in found.results if row.masked}
     measured = [(key, row) for key, row in inputs if key not in masked]
     labels = label_with_masked((_run_of(row) for _, row in measured), (_run_of(row) for _, row in inputs))
     fan_out = is_fan_out((key[0], labels.get(_run_of(row)[0] or "")) for key, row in measured)
@@ -175,11 +218,11 @@ def _record(
         harness=PartSpec(name=VERIFIER),
         verifier=PartSpec(name=VERIFIER),
         num_repeats=max(1, len({key[1] for key, _ in inputs})),
-        imported={"files": [path.name for path in files.rollouts], "fan_out": fan_out, "labels": labels},
+        imported={"files": [path.name for path in found.files.rollouts], "fan_out": fan_out, "labels": labels},
     )
     return RunRecord(
         spec=spec,
-        status="finished" if len(results) == len(inputs) else "incomplete",
+        status="finished" if completed == len(inputs) else "incomplete",
         verification_id=IMPORTED,
         planned_tasks=len({key[0] for key, _ in inputs}),
         planned_rollouts=len(inputs),
@@ -194,22 +237,12 @@ class _Rows:
     files: GymFiles
     results: Sequence[GymRow]
     inputs: Sequence[tuple[Key, JsonObject]]
-    failures: Sequence[JsonObject]
+    attempts: Sequence[_Attempt]
 
     def lines(self) -> Iterator[tuple[JsonObject, GymRow]]:
         """Yield the result rows once more: they may be too large to be kept."""
         rows = (row for path in self.files.rollouts for _, row in read_lines(path, blank="refuse", torn="skip"))
         yield from zip(rows, self.results, strict=True)
-
-    def attempts(self) -> Iterator[tuple[Key, int, JsonObject]]:
-        """Yield the failed attempts of planned rollouts, counted from 1."""
-        planned = {key for key, _ in self.inputs}
-        counts: Counter[Key] = Counter()
-        for row in self.failures:
-            key = (row.get(TASK), row.get(REPEAT))
-            if key in planned:
-                counts[key] += 1
-                yield key, counts[key], row
 
 
 def _store(lake: Lake, record: RunRecord, found: _Rows) -> None:
@@ -217,7 +250,7 @@ def _store(lake: Lake, record: RunRecord, found: _Rows) -> None:
     run_id, labels = spec.run_id, (spec.imported or {})["labels"]
     ids = TaskIds.of(key[0] for key, _ in found.inputs)
     planned = [(ids.row(key), row) for key, row in found.inputs]
-    failed = Counter(key for key, _, _ in found.attempts())
+    failed = Counter(attempt.key for attempt in found.attempts)
 
     def input_rows() -> Iterator[JsonObject]:
         for columns, row in planned:
@@ -229,15 +262,23 @@ def _store(lake: Lake, record: RunRecord, found: _Rows) -> None:
             # The answer came with the attempt after those that failed.
             yield row, read, ids.row(read.key) | {"attempt": failed[read.key] + 1}
 
+    def numbered(attempt: _Attempt) -> JsonObject:
+        return ids.row(attempt.key) | {"attempt": attempt.number}
+
+    def attempt_rows() -> Iterator[JsonObject]:
+        for one in found.attempts:
+            made = rollout_row if one.is_unjudged else failure_row
+            yield made(run_id, numbered(one), one.row, at)
+
     lake.ensure(RUNS, INPUTS, ROLLOUTS, VERIFICATIONS, TASK_PROFILES, METRICS, TASKS)
     version = spec.dataset_version or ""
     _write(lake, TASKS, task_rows(spec.benchmark, version, planned), benchmark=spec.benchmark, version=version)
     _write(lake, INPUTS, input_rows(), run_id=run_id)
     rollouts = (rollout_row(run_id, columns, row, at) for row, _, columns in answers())
-    failures = (failure_row(run_id, ids.row(key) | {"attempt": n}, row, at) for key, n, row in found.attempts())
-    _write(lake, ROLLOUTS, itertools.chain(rollouts, failures), run_id=run_id)
+    _write(lake, ROLLOUTS, itertools.chain(rollouts, attempt_rows()), run_id=run_id)
     verdicts = (verdict_row(run_id, columns, row, read, at) for row, read, columns in answers())
-    _write(lake, VERIFICATIONS, verdicts, run_id=run_id)
+    unjudged = (unjudged_row(run_id, numbered(one), one.row, at) for one in found.attempts if one.is_unjudged)
+    _write(lake, VERIFICATIONS, itertools.chain(verdicts, unjudged), run_id=run_id)
     # Last: a run that the lake knows is there as a whole, and an import that was killed is simply done again.
     record_run(lake, record)
 

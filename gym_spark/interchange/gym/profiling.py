@@ -164,8 +164,9 @@ def write_profile(
     done = sum(own.sums.rows + own.sums.masked for own in numbers.values())
     if done < planned and not allow_partial:
         raise ConfigError(
-            f"{planned - done} of {planned} planned rollouts have no result; complete the run with --resume, or write "
-            "the profile of what there is with --allow-partial-rollouts."
+            f"{planned - done} of {planned} planned rollouts have no result, or no verdict; complete the run with "
+            "--resume, or its verdicts with eval reverify, or write the profile of what there is with "
+            "--allow-partial-rollouts."
         )
     entries = entries_of(numbers, custom)
     partitions = group_partitions(*numbers.values())

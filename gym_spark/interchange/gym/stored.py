@@ -23,6 +23,9 @@ VERIFIER: Final = "nemo_gym"
 #: Repeat numbers that the tables can hold.
 _REPEATS: Final = range(2**31)
 _NO_SCORES: Final = ("reward", "mask_sample")
+FAILURE_CLASS: Final = "_ng_failure_class"
+#: Failures of a judge: it gave no verdict, or one that cannot be read.
+_JUDGE_CLASSES: Final = ("judge_failed", "judge_invalid")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,14 +96,23 @@ def failure_row(run_id: str, ids: JsonObject, row: JsonObject, at: datetime) -> 
         row: The sidecar row.
         at: The time of the import.
     """
-    reason = row.get("error") or row.get("failure_reason") or row.get("_ng_failure_class") or "unknown"
     return _sent_elsewhere(run_id, ids, at) | {
         "state": "failed",
-        "failure_kind": str(row.get("_ng_failure_class") or "unknown"),
+        "failure_kind": str(row.get(FAILURE_CLASS) or "unknown"),
         "failure_stage": "environment",
         "failure_terminal": bool(row.get("_ng_failure_terminal")),
-        "error": reason if isinstance(reason, str) else _json(reason),
+        "error": _reason(row),
     }
+
+
+def is_unjudged(row: JsonObject) -> bool:
+    """Tell whether a row of the failure sidecar has an answer that only its judge failed on."""
+    return row.get(FAILURE_CLASS) in _JUDGE_CLASSES and isinstance(row.get("response"), dict) and bool(row["response"])
+
+
+def _reason(row: JsonObject) -> str:
+    reason = row.get("error") or row.get("failure_reason") or row.get(FAILURE_CLASS) or "unknown"
+    return reason if isinstance(reason, str) else _json(reason)
 
 
 def _sent_elsewhere(run_id: str, ids: JsonObject, at: datetime) -> JsonObject:
@@ -147,20 +159,41 @@ def verdict_row(run_id: str, ids: JsonObject, row: JsonObject, read: GymRow, at:
     reward = float(read.reward) if isinstance(read.reward, int | float) else None
     state = "masked" if read.masked else "scored" if reward is not None else "not_scored"
     answer = row.get("extracted_answer")
-    rest = {name: value for name, value in row.items() if name not in ("response", "ng_trajectory", TASK, REPEAT)}
+    return _given_elsewhere(run_id, ids, at) | {
+        "state": state,
+        "reward": None if read.masked else reward,
+        "scores": list(scores_of(row, read).items()),
+        "extracted_answer": answer if answer is None or isinstance(answer, str) else _json(answer),
+        "detail": _json(_told(row)),
+    }
+
+
+def unjudged_row(run_id: str, ids: JsonObject, row: JsonObject, at: datetime) -> JsonObject:
+    """Return the row of `verifications` for a row of the failure sidecar whose judge failed: the reason, no reward.
+
+    Args:
+        run_id: The run.
+        ids: Of `TaskIds.row`, and `attempt`.
+        row: The sidecar row.
+        at: The time of the import.
+    """
+    told = {"reason": _reason(row)} | _told(row)
+    return _given_elsewhere(run_id, ids, at) | {"state": "judge_failed", "detail": _json(told)}
+
+
+def _given_elsewhere(run_id: str, ids: JsonObject, at: datetime) -> JsonObject:
     return {
         "run_id": run_id,
         "verification_id": IMPORTED,
         **{name: value for name, value in ids.items() if name != "task_index"},
         "verifier": VERIFIER,
         "verifier_digest": IMPORTED,
-        "state": state,
-        "reward": None if read.masked else reward,
-        "scores": list(scores_of(row, read).items()),
         "verified_at": at,
-        "extracted_answer": answer if answer is None or isinstance(answer, str) else _json(answer),
-        "detail": _json(rest),
     }
+
+
+def _told(row: JsonObject) -> JsonObject:
+    return {name: value for name, value in row.items() if name not in ("response", "ng_trajectory", TASK, REPEAT)}
 
 
 def scores_of(row: JsonObject, read: GymRow) -> dict[str, float | None]:
