@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from pyspark.sql import functions as F
 
 from gym_spark.config import JsonObject, differences
 from gym_spark.errors import ConfigError
-from gym_spark.interchange.gym.aggregating import write_entries
+from gym_spark.interchange.gym.aggregating import OwnNumbers, write_entries
 from gym_spark.interchange.gym.profiling import (
     ProfileFiles,
     imported_samples,
@@ -25,7 +26,16 @@ from gym_spark.prepare.catalog import Benchmark
 from gym_spark.results.agent_numbers import measured_rows, passed
 from gym_spark.results.bootstrap import bootstrap_intervals, with_intervals
 from gym_spark.results.costs import cost_numbers
-from gym_spark.results.custom import CustomMetrics, custom_metrics, find_hook, metric_rows
+from gym_spark.results.curves import subsets_by
+from gym_spark.results.custom import (
+    ROLLOUT_COLUMNS,
+    CustomMetrics,
+    by_task,
+    custom_metrics,
+    find_hook,
+    headline_names,
+    metric_rows,
+)
 from gym_spark.results.group_scores import group_scores
 from gym_spark.results.outcomes import kept, outcomes
 from gym_spark.results.reward_profile import task_profiles
@@ -79,7 +89,9 @@ def profile(
         numbers += custom_rows(own.overall, covered)
         measured: list[JsonObject] = []
         if files is not None:
-            measured = _written(lake, record, measured_rows(frame), own, files, allow_partial=allow_partial)
+            labels = _labels(record)
+            custom = _customs(lake, record, benchmark, frame) if len(labels) > 1 else dict.fromkeys(labels, own)
+            measured = _written(lake, record, measured_rows(frame), custom, files, allow_partial=allow_partial)
     rows = [*(asdict(number) for number in numbers), *measured]
     lake.replace(METRICS, lake.frame(METRICS, [row | here for row in rows]), **here)
     return RunProfile(
@@ -93,7 +105,7 @@ def profile(
         stopped=None,
         coverage=covered,
         metrics=numbers,
-        key_metrics=benchmark.spec.key_metrics if benchmark is not None else (),
+        key_metrics=headline_names(_headline(benchmark), [number.name for number in numbers]),
         bootstrap=bootstrap,
         curves=_curves(measured),
     )
@@ -132,11 +144,22 @@ def _custom_of(lake: Lake, record: RunRecord, benchmark: Benchmark | None, frame
     return custom_metrics(benchmark, hook, metric_rows(frame, tasks_of(lake, record)))
 
 
+def _customs(lake: Lake, record: RunRecord, benchmark: Benchmark | None, frame: DataFrame) -> dict[str, CustomMetrics]:
+    """Return the same of each label alone."""
+    return {
+        label: _custom_of(lake, record, benchmark, frame.where(F.col("label") == label)) for label in _labels(record)
+    }
+
+
+def _headline(benchmark: Benchmark | None) -> tuple[str, ...]:
+    return benchmark.spec.key_metrics if benchmark is not None else ()
+
+
 def _written(
     lake: Lake,
     record: RunRecord,
     rows: DataFrame,
-    own: CustomMetrics,
+    own: Mapping[str, CustomMetrics],
     files: ProfileFiles,
     *,
     allow_partial: bool,
@@ -149,7 +172,9 @@ def _written(
     else:
         samples = task_samples(tasks_of(lake, record), spec.harness.name)
     with kept(passed(rows, fan_out=fan_out, text_ids=spec.imported is not None)) as passes:
-        return write_profile(files, passes, samples, own, planned=record.planned_rollouts, allow_partial=allow_partial)
+        tasks = by_task(own, fan_out=fan_out)
+        planned = record.planned_rollouts
+        return write_profile(files, passes, samples, own, tasks, planned=planned, allow_partial=allow_partial)
 
 
 def runs_named(lakes: Sequence[Lake], run_ids: Sequence[str]) -> list[tuple[Lake, RunRecord]]:
@@ -166,18 +191,26 @@ def runs_named(lakes: Sequence[Lake], run_ids: Sequence[str]) -> list[tuple[Lake
     return found
 
 
-def write_aggregate_of(runs: Sequence[tuple[Lake, RunRecord]], output: Path) -> Overlap:
+def write_aggregate_of(
+    runs: Sequence[tuple[Lake, RunRecord]],
+    output: Path,
+    benchmark: Benchmark | None = None,
+    *,
+    by: str | None = None,
+) -> Overlap:
     """Write one result of several runs, as NeMo Gym's aggregate file.
 
     Args:
         runs: The runs, of any lakes.
         output: X.jsonl; the file is X_aggregate_metrics.json beside it.
+        benchmark: Their benchmark, for metrics of its own; None leaves them out.
+        by: Field of the tasks: pass@k and majority@k of each of its values are told too.
 
     Raises:
-        ConfigError: a run is named twice; the runs were made with different settings (each is named); the file cannot
-            be written.
+        ConfigError: a run is named twice; the runs were made with different settings (each is named); no task has such
+            a field; a metric of the benchmark's own fails; the file cannot be written.
     """
-    (_, first), *others = runs
+    (lake, first), *others = runs
     names = [f"{record.spec.run_id} in {lake.root}" for lake, record in runs]
     twice = sorted(name for name, count in Counter(names).items() if count > 1)
     if twice:
@@ -192,11 +225,27 @@ def write_aggregate_of(runs: Sequence[tuple[Lake, RunRecord]], output: Path) -> 
     # Jobs on several clusters may have filled a lake each under one run id.
     alone = len({record.spec.run_id for _, record in runs}) == len(runs)
     shown = [record.spec.run_id for _, record in runs] if alone else names
-    frames = [measured_rows(run_outcomes(lake, record)) for lake, record in runs]
+    more = ROLLOUT_COLUMNS if by is not None or (benchmark and find_hook(benchmark)) else ()
+    frames = [measured_rows(run_outcomes(place, record), *more) for place, record in runs]
     rows, overlap = union_of(dict(zip(shown, frames, strict=True)))
     labels = {label: label for label in _labels(first)}
-    write_entries(rows, overlap.planned, labels, output)
+    with kept(rows) if more else nullcontext(rows) as frame:
+        own = OwnNumbers(
+            custom=_customs(lake, first, benchmark, frame),
+            key_metrics=_headline(benchmark),
+            subsets=_subsets(lake, first, frame, by) if by is not None else {},
+        )
+        write_entries(frame, overlap.planned, labels, output, own)
     return overlap
+
+
+def _subsets(lake: Lake, record: RunRecord, frame: DataFrame, by: str) -> dict[str, dict[str, float]]:
+    """Return pass@k and majority@k of each value of a field, by label."""
+    rows = metric_rows(frame, tasks_of(lake, record), "label")
+    found = {label: subsets_by(rows.where(F.col("label") == label), by) for label in _labels(record)}
+    if not any(found.values()):
+        raise ConfigError(f"No scored task has the field '{by}'; --by takes a field of the tasks' metadata.")
+    return found
 
 
 def _labels(record: RunRecord) -> list[str]:

@@ -60,15 +60,16 @@ class LabelNumbers:
     by_repeat: dict[int, dict[str, dict[str, float]]]
 
 
-def measured_rows(outcomes: DataFrame) -> DataFrame:
+def measured_rows(outcomes: DataFrame, *more: str) -> DataFrame:
     """Return what the field's metrics are made of, one row per planned rollout: the columns of `MEASURED_SCHEMA`.
 
     Args:
         outcomes: One row per planned rollout (`results.outcomes`).
+        more: Further columns of it to keep.
     """
     standing = F.when(F.col("verdict") == "masked", "masked").when(F.col("state") == "completed", "measured")
     rows = outcomes.withColumns({"standing": standing, "answer": F.col("extracted_answer")})
-    return rows.select(*MEASURED_SCHEMA.names)
+    return rows.select(*MEASURED_SCHEMA.names, *(name for name in more if name not in MEASURED_SCHEMA.names))
 
 
 def passed(outcomes: DataFrame, *, fan_out: bool, text_ids: bool) -> DataFrame:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -81,10 +81,7 @@ class LabelSums:
     @property
     def curves(self) -> Partial:
         """Sums of pass@k, its averages and, where there are answers, majority@k."""
-        if self.answers:
-            return self.votes
-        sums = {name: own for name, own in self.votes.sums.items() if name != "no_answer"}
-        return replace(self.votes, voted=False, sums=sums)
+        return self.votes if self.answers else self.votes.without_votes()
 
     def plus(self, other: LabelSums) -> LabelSums:
         """Add the sums of other tasks."""

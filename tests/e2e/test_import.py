@@ -10,6 +10,7 @@ from typing import Any
 from gym_spark.tables.lake import Lake
 from gym_spark.tables.schemas import METRICS, ROLLOUTS, RUNS
 from tests.e2e.conftest import Run
+from tests.e2e.test_corpus import OWN_METRICS
 from tests.e2e.test_flow import QUIZ, arguments, quiz
 from tests.fake_openai import FakeOpenAI, last_user_text
 
@@ -145,6 +146,44 @@ def test_a_benchmarks_own_metrics_and_two_runs_as_one(gym: Run, lake: Lake, tmp_
     assert gym("eval", "aggregate", "--run-id", "r2", "--run-id", "r1", "--output", other / "A.jsonl").code == 0
     name = "A_aggregate_metrics.json"
     assert (one / name).read_bytes() == (other / name).read_bytes()
+    assert gym("eval", "aggregate", "--run-id", "r1", *own, "--output", other / "C.jsonl").code == 0
+    (entry,) = json.loads((other / "C_aggregate_metrics.json").read_text())
+    assert entry["key_metrics"] == {"solved": 4.0}
+    assert [group["best_reward"] for group in entry["group_level_metrics"]] == [1.0, 0.0, 1.0, 0.0]
     refused = gym("eval", "aggregate", "--run-id", "r1", "--run-id", "r3", "--output", one / "B.jsonl")
     assert refused.code == 2
     assert "sampling.temperature" in refused.err
+
+
+def test_own_metrics_of_an_imported_run_are_those_of_each_agent_alone(gym: Run, lake: Lake, tmp_path: Path) -> None:
+    """Two agents over the same two tasks: each has its own numbers, and each task's line those of its agent."""
+    rewards = {"a": {(0, 0): 1.0, (0, 1): 0.0, (1, 0): 1.0, (1, 1): 1.0}, "b": {(0, 2): 0.0, (0, 3): 0.0, (1, 2): 0.0}}
+    rows = [
+        result(*key, reward, agent_ref={"name": agent}, extracted_answer="7")
+        for agent, own in rewards.items()
+        for key, reward in own.items()
+    ]
+    path = write(tmp_path / "X.jsonl", rows)
+    assert gym("eval", "import", "--rollouts", path, "--run-id", "theirs").code == 0
+    named = ["--run-id", "theirs", "--benchmark", "tallied", "--search-dir", OWN_METRICS, "--output"]
+    told = gym("eval", "profile", *named, tmp_path / "Y.jsonl")
+    assert told.code == 0, told.err
+    agents = json.loads((tmp_path / "Y_agent_metrics.json").read_text())
+    assert {entry["agent_ref"]["name"]: entry["solved"] for entry in agents} == {"a": 3.0, "b": 0.0}
+    assert [entry["pass@2/accuracy"] for entry in agents] == [100.0, 0.0]
+    assert [entry["per_sample_aggregate"]["accuracy"] for entry in agents] == [[100.0, 50.0], [0.0, 0.0]]
+    lines = [json.loads(line) for line in (tmp_path / "Y_reward_profiling.jsonl").read_text().splitlines()]
+    best = {(line["_ng_task_index"], line["agent_ref"]["name"]): line["best_reward"] for line in lines}
+    assert best == {(0, "a"): 1.0, (0, "b"): 0.0, (1, "a"): 1.0, (1, "b"): 0.0}
+    (solved,) = lake.read(METRICS, run_id="theirs", name="solved", denominator="custom").collect()
+    assert solved["value"] == 3.0
+    told = gym("eval", "aggregate", *named, tmp_path / "Z.jsonl")
+    assert told.code == 0, told.err
+    entries = json.loads((tmp_path / "Z_aggregate_metrics.json").read_text())
+    assert [entry["key_metrics"]["majority@2/accuracy"] for entry in entries] == [75.0, 0.0]
+    wrong = gym("eval", "aggregate", "--run-id", "theirs", "--by", "subject", "--output", tmp_path / "W.jsonl")
+    assert wrong.code == 2
+    assert "No scored task has the field 'subject'" in wrong.err
+    files = gym("eval", "aggregate", "--rollouts", path, "--by", "subject", "--output", tmp_path / "W.jsonl")
+    assert (files.code, "are about runs" in files.err) == (2, True)
+    assert not list(tmp_path.glob("W*"))

@@ -56,45 +56,44 @@ class Entries:
     repeats: list[JsonObject]
 
 
-def entries_of(numbers: Mapping[str | None, LabelNumbers], custom: CustomMetrics) -> Entries:
+def entries_of(numbers: Mapping[str | None, LabelNumbers], custom: Mapping[str, CustomMetrics]) -> Entries:
     """Return the entry of each label, and of each label and repeat, of labels that have several.
 
     Args:
         numbers: By label.
-        custom: The benchmark's own metrics, which stand over others of their name.
+        custom: The benchmark's own metrics by label, which stand over others of their name.
     """
     named = {label: own for label, own in numbers.items() if label is not None}
-    overall = {name: value for name, value in custom.overall.items() if value is not None}
-    repeats: dict[str, list[JsonObject]] = {}
-    for label in sorted(named):
-        entries = repeats_of(label, named[label])
-        own = [custom.by_repeat.get(entry[REPEAT], {}) for entry in entries]
-        repeats[label] = merge_repeat_metrics(entries, own, custom.overall)
+    repeats = {label: repeats_of(label, named[label], custom.get(label)) for label in sorted(named)}
     agents = agent_entries(
         {label: statistic_keys(own.statistics) for label, own in named.items() if own.sums.rows},
         {label: across_repeats(entries) for label, entries in repeats.items()},
         {label: coverage_of(own) for label, own in named.items()},
     )
     return Entries(
-        agents=[entry | overall if entry["agent_ref"]["name"] in named else entry for entry in agents],
+        agents=[entry | custom.get(entry["agent_ref"]["name"], CustomMetrics()).members() for entry in agents],
         repeats=[entry for label in sorted(repeats) for entry in repeats[label]],
     )
 
 
-def repeats_of(label: str | None, own: LabelNumbers) -> list[JsonObject]:
+def repeats_of(label: str | None, own: LabelNumbers, custom: CustomMetrics | None = None) -> list[JsonObject]:
     """Return the entries of a label's repeats, if it has several.
 
     Args:
         label: The label; None in an aggregate.
         own: Its numbers.
+        custom: The benchmark's own metrics of the label.
     """
     counts = own.sums.tasks_by_repeat
     if len(counts) < 2:
         return []
-    return [
+    entries = [
         repeat_entry(repeat, samples, own.sums.tasks, own.by_repeat.get(repeat, {}), label=label)
         for repeat, samples in counts.items()
     ]
+    if custom is None:
+        return entries
+    return merge_repeat_metrics(entries, [custom.by_repeat.get(entry[REPEAT], {}) for entry in entries], custom.overall)
 
 
 def coverage_of(own: LabelNumbers) -> dict[str, int]:
@@ -121,19 +120,24 @@ def group_lines(passes: DataFrame, samples: DataFrame, by_task: DataFrame | None
     Args:
         passes: Rows of `PASS_SCHEMA`.
         samples: `sample` (JSON), an input row; of each `task_id`, or of each `task_id` and `rollout_index`.
-        by_task: `task_id`, `name`, `value`: the benchmark's own metrics of single tasks, if there are any.
+        by_task: The benchmark's own metrics of single tasks (`results.custom.by_task`), if there are any.
         partitions: Over how many the lines go.
     """
     groups = passes.where("kind = 'group'").withColumn("rollout_index", F.col("first"))
     rows = groups.join(samples, on=[name for name in samples.columns if name != "sample"], how="left")
-    own = F.lit(None).cast("string")
-    if by_task is not None:
-        pairs = F.map_from_entries(F.collect_list(F.struct("name", "value")))
-        texts = by_task.where(F.col("value").isNotNull()).groupBy("task_id").agg(F.to_json(pairs).alias("own"))
-        rows, own = rows.join(texts, on="task_id", how="left"), F.expr("substring(own, 2, length(own) - 2)")
-    return in_order(rows, "task_index", "label", partitions=partitions).select(
-        group_members(own, label=True).alias("line")
-    )
+    rows = in_order(with_own(rows, by_task), "task_index", "label", partitions=partitions)
+    return rows.select(group_members(F.col("own"), label=True).alias("line"))
+
+
+def with_own(groups: DataFrame, by_task: DataFrame | None) -> DataFrame:
+    """Add `own`: the benchmark's own metrics of a group's task as JSON without braces, null for none."""
+    if by_task is None:
+        return groups.withColumn("own", F.lit(None).cast("string"))
+    key = [name for name in by_task.columns if name not in ("name", "value")]
+    pairs = F.map_from_entries(F.collect_list(F.struct("name", "value")))
+    texts = by_task.where(F.col("value").isNotNull()).groupBy(*key).agg(F.to_json(pairs).alias("own"))
+    inside = F.expr("substring(own, 2, length(own) - 2)")
+    return groups.join(texts.withColumn("own", inside), on=key, how="left")
 
 
 def group_members(own: Column, *, label: bool) -> Column:
@@ -186,7 +190,8 @@ def write_profile(
     files: ProfileFiles,
     passes: DataFrame,
     samples: DataFrame,
-    custom: CustomMetrics,
+    custom: Mapping[str, CustomMetrics],
+    by_task: DataFrame | None,
     *,
     planned: int,
     allow_partial: bool,
@@ -197,7 +202,8 @@ def write_profile(
         files: Where to.
         passes: Rows of `PASS_SCHEMA`, kept.
         samples: As for :func:`group_lines`.
-        custom: The benchmark's own metrics.
+        custom: The benchmark's own metrics by label.
+        by_task: Those of single tasks.
         planned: Planned rollouts.
         allow_partial: Also where some of them have no result.
 
@@ -213,7 +219,7 @@ def write_profile(
         )
     entries = entries_of(numbers, custom)
     partitions = group_partitions(*numbers.values())
-    write_lines(group_lines(passes, samples, custom.by_task, partitions=partitions), files.groups)
+    write_lines(group_lines(passes, samples, by_task, partitions=partitions), files.groups)
     write_text(files.agents, json.dumps(entries.agents, indent=2, allow_nan=False))
     write_text(files.repeats, json.dumps(entries.repeats, indent=2, allow_nan=False))
     rows = [row for entry in entries.agents for row in _metric_rows(entry, numbers)]
@@ -233,5 +239,5 @@ def _metric_rows(entry: JsonObject, numbers: Mapping[str | None, LabelNumbers]) 
     sums = numbers[label].sums
     about = {"denominator": "measured", "label": label, "n_tasks": sums.tasks, "n_rollouts": sums.rows}
     for name, value in entry.items():
-        if name != "agent_ref":
+        if isinstance(value, int | float):
             yield about | {"name": name, "value": float(value)}
