@@ -90,6 +90,10 @@ def test_files_that_are_no_run_are_refused_and_nothing_is_written(gym: Run, lake
     wrong = {
         "twice": ([result(0, 0, 1.0), result(0, 0, 1.0)], "More than one result row for 1 key: (0, 0)"),
         "shape": ([result(0, 0, 1.0, response=[])], "shape.jsonl:1: 'response' is a JSON list"),
+        "list": (
+            [result(0, 0, 1.0), result(0, 1, 1.0, response={"usage": []})],
+            "list.jsonl:2: 'usage' is a JSON list",
+        ),
         "nan": ([result(0, 0, float("nan"))], "nan.jsonl:1: the line is not strict JSON"),
     }
     for name, (rows, message) in wrong.items():
@@ -187,3 +191,47 @@ def test_own_metrics_of_an_imported_run_are_those_of_each_agent_alone(gym: Run, 
     files = gym("eval", "aggregate", "--rollouts", path, "--by", "subject", "--output", tmp_path / "W.jsonl")
     assert (files.code, "are about runs" in files.err) == (2, True)
     assert not list(tmp_path.glob("W*"))
+
+
+def test_usage_that_is_not_known_is_null_and_never_zero(gym: Run, lake: Lake, tmp_path: Path) -> None:
+    """Counts, the usage, the response: each may be null; none of them costs the row, or becomes a number."""
+    output = [{"type": "message", "content": [{"type": "output_text", "text": "7"}]}]
+    responses = [
+        {"output": output, "usage": {"input_tokens": None, "output_tokens": 5}},
+        {"output": output, "usage": None},
+        None,
+        {"usage": {"input_tokens": 3, "output_tokens": None}},
+    ]
+    rows = [result(task, 0, 1.0, response=response) for task, response in enumerate(responses)]
+    path = write(tmp_path / "X.jsonl", rows)
+    told = gym("eval", "import", "--rollouts", path, "--run-id", "theirs")
+    assert told.code == 0, told.err
+    counts = {
+        row.task_id: (row.usage.input_tokens, row.usage.output_tokens, row.usage.total_tokens)
+        for row in lake.read(ROLLOUTS).select("task_id", "usage").collect()
+    }
+    assert counts == {"0": (None, 5, None), "1": (None,) * 3, "2": (None,) * 3, "3": (3, None, None)}
+    assert gym("eval", "profile", "--run-id", "theirs", "--output", tmp_path / "Y.jsonl").code == 0
+    (agent,) = json.loads((tmp_path / "Y_agent_metrics.json").read_text())
+    assert {name: agent[name] for name in agent if name.startswith(("mean/", "min/"))} == {
+        **{"mean/reward": 1.0, "mean/input_tokens": 3.0, "mean/output_tokens": 5.0},
+        **{"min/reward": 1.0, "min/input_tokens": 3.0, "min/output_tokens": 5.0},
+    }
+    lines = [json.loads(line) for line in (tmp_path / "Y_reward_profiling.jsonl").read_text().splitlines()]
+    assert [{"input_tokens", "output_tokens"} & line["rollout_infos"][0].keys() for line in lines] == [
+        {"output_tokens"},
+        set(),
+        set(),
+        {"input_tokens"},
+    ]
+    assert gym("eval", "export", "--run-id", "theirs", "--output", tmp_path / "E.jsonl").code == 0
+    exported = [json.loads(line)["usage"] for line in (tmp_path / "E.jsonl").read_text().splitlines()]
+    assert [(usage["input_tokens"], usage["output_tokens"]) for usage in exported] == [
+        (None, 5),
+        (None, None),
+        (None, None),
+        (3, None),
+    ]
+    assert gym("eval", "aggregate", "--rollouts", path, "--output", tmp_path / "Z.jsonl").code == 0
+    (entry,) = json.loads((tmp_path / "Z_aggregate_metrics.json").read_text())
+    assert entry["agent_metrics"]["mean/input_tokens"] == 3.0

@@ -47,8 +47,9 @@ from gym_spark.tables.schemas import INPUTS, METRICS, ROLLOUTS, RUNS, TASK_PROFI
 
 #: Rows that are turned into Arrow at once.
 _ROWS: Final = 500
-#: Bytes of one append: a few of them make files of a good size, and fit into any driver.
+#: Bytes of one append, and of one of its files: they fit into any driver.
 _APPEND_BYTES: Final = 64 << 20
+_FILE_BYTES: Final = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +105,7 @@ def import_gym_run(lake: Lake, files: GymFiles, run_id: str) -> Imported:
     """
     if find_run(lake, run_id) is not None:
         raise ConfigError(f"The run '{run_id}' exists; take another --run-id.")
-    results = list(_results(files.rollouts))
-    inputs = list(_inputs(files))
+    results, inputs = _checked(files)
     failures = files.failures()
     check_keys([key for key, _ in inputs], [row.key for row in results], allow_partial=True)
     left = plan_resume([row for _, row in inputs], [_keyed(row.key) for row in results], failures)
@@ -127,26 +127,27 @@ def _keyed(key: Key) -> JsonObject:
     return {TASK: key[0], REPEAT: key[1]}
 
 
-def _results(paths: Sequence[Path]) -> Iterator[GymRow]:
-    for path in paths:
-        for where, row in read_lines(path, blank="refuse", torn="skip"):
-            yield result_row(row, where)
-
-
-def _inputs(files: GymFiles) -> Iterator[tuple[Key, JsonObject]]:
+def _checked(files: GymFiles) -> tuple[list[GymRow], list[tuple[Key, JsonObject]]]:
+    """Read all result rows and all input rows, or what results tell of theirs."""
     path = files.input_file()
-    if path is not None:
-        for where, row in read_lines(path, blank="refuse"):
-            origin(row, where)
-            yield row_key(row, where), row
-    else:
-        seen: set[Key] = set()
-        for path in files.rollouts:
-            for where, row in read_lines(path, blank="refuse", torn="skip"):
-                key = row_key(row, where)
-                if key not in seen:
-                    seen.add(key)
-                    yield key, input_row(row)
+    results: list[GymRow] = []
+    told: dict[Key, JsonObject] = {}
+    for where, row in _lines(files.rollouts):
+        results.append(result_row(row, where))
+        if path is None and results[-1].key not in told:
+            told[results[-1].key] = input_row(row)
+    return results, list(told.items()) if path is None else list(_inputs(path))
+
+
+def _lines(paths: Sequence[Path]) -> Iterator[tuple[str, JsonObject]]:
+    for path in paths:
+        yield from read_lines(path, blank="refuse", torn="skip")
+
+
+def _inputs(path: Path) -> Iterator[tuple[Key, JsonObject]]:
+    for where, row in read_lines(path, blank="refuse"):
+        origin(row, where)
+        yield row_key(row, where), row
 
 
 def _run_of(row: JsonObject) -> tuple[str | None, str | None]:
@@ -198,7 +199,7 @@ class _Rows:
 
     def lines(self) -> Iterator[tuple[JsonObject, GymRow]]:
         """Yield the result rows once more: they may be too large to be kept."""
-        rows = (row for path in self.files.rollouts for _, row in read_lines(path, blank="refuse", torn="skip"))
+        rows = (row for _, row in _lines(self.files.rollouts))
         yield from zip(rows, self.results, strict=True)
 
     def attempts(self) -> Iterator[tuple[Key, int, JsonObject]]:
@@ -246,7 +247,8 @@ def _write(lake: Lake, table: Table, rows: Iterable[JsonObject], **equals: str) 
     """Make rows the table's only ones with these values, in commits of bounded size."""
     first = True
     for chunk in _chunks(table, rows):
-        frame = lake.spark.createDataFrame(chunk)
+        # Spark makes a partition, hence a file, of every few hundred rows that it is given.
+        frame = lake.spark.createDataFrame(chunk).coalesce(1 + chunk.nbytes // _FILE_BYTES)
         if first:
             lake.replace(table, frame, **equals)
         else:

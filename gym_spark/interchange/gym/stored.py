@@ -12,7 +12,7 @@ import orjson
 from gym_spark.config import JsonObject
 from gym_spark.endpoint.failures import EndpointFailure
 from gym_spark.endpoint.replies import reply_from
-from gym_spark.endpoint.usage import Usage, usage_row
+from gym_spark.endpoint.usage import usage_row
 from gym_spark.errors import ConfigError
 from gym_spark.interchange.gym.rows import REPEAT, TASK, GymRow, Index, Key, index_order
 from gym_spark.results.partition_rows import PERF
@@ -112,11 +112,11 @@ def _sent_elsewhere(run_id: str, ids: JsonObject, at: datetime) -> JsonObject:
 
 
 def _answered(response: JsonObject) -> JsonObject:
-    """Return text, state and usage of an answer; of one in a shape that we do not know, nothing."""
+    """Return text, state and usage of an answer; of one in a shape that we do not know, the usage that it tells."""
     try:
         answer = reply_from(response, "responses")
-    except EndpointFailure:
-        return {"usage": usage_row(Usage())}
+    except EndpointFailure as failure:
+        return {"usage": usage_row(failure.usage)}
     return {
         "output_text": answer.output_text,
         "answer_state": answer.answer_state,
