@@ -17,6 +17,7 @@ import pyarrow as pa
 from gym_spark.config import JsonObject, PartSpec, RunSpec
 from gym_spark.errors import ConfigError
 from gym_spark.interchange.gym.checks import check_keys
+from gym_spark.interchange.gym.inputs import InputRows
 from gym_spark.interchange.gym.jsonl import beside, read_lines, torn_bytes
 from gym_spark.interchange.gym.labels import is_fan_out, label_with_masked
 from gym_spark.interchange.gym.resume import plan_resume
@@ -26,8 +27,6 @@ from gym_spark.interchange.gym.rows import (
     GymRow,
     Key,
     input_row,
-    key_order,
-    origin,
     result_row,
     row_key,
 )
@@ -105,13 +104,14 @@ def import_gym_run(lake: Lake, files: GymFiles, run_id: str) -> Imported:
     """
     if find_run(lake, run_id) is not None:
         raise ConfigError(f"The run '{run_id}' exists; take another --run-id.")
-    results, inputs = _checked(files)
-    failures = files.failures()
-    check_keys([key for key, _ in inputs], [row.key for row in results], allow_partial=True)
-    left = plan_resume([row for _, row in inputs], [_keyed(row.key) for row in results], failures)
-    inputs.sort(key=lambda item: key_order(item[0]))
-    record = _record(run_id, files, results, inputs, versions({"spark": lake.spark.version}))
-    _store(lake, record, _Rows(files, results, inputs, failures))
+    with InputRows() as inputs:
+        results = _read(files, inputs)
+        failures = files.failures()
+        check_keys(inputs.all_keys(), [row.key for row in results], allow_partial=True)
+        left = plan_resume([_keyed(key) for key in inputs.all_keys()], [_keyed(row.key) for row in results], failures)
+        inputs.sort()
+        record = _record(run_id, files, results, inputs, versions({"spark": lake.spark.version}))
+        _store(lake, record, _Rows(files, results, inputs, failures))
     torn = {str(path): length for path in files.rollouts if (length := torn_bytes(path))}
     return Imported(
         rollouts=len(results),
@@ -127,16 +127,21 @@ def _keyed(key: Key) -> JsonObject:
     return {TASK: key[0], REPEAT: key[1]}
 
 
-def _checked(files: GymFiles) -> tuple[list[GymRow], list[tuple[Key, JsonObject]]]:
-    """Read all result rows and all input rows, or what results tell of theirs."""
+def _read(files: GymFiles, inputs: InputRows) -> list[GymRow]:
+    """Return all result rows; all input rows, or what results tell of theirs, are added to `inputs`."""
     path = files.input_file()
     results: list[GymRow] = []
-    told: dict[Key, JsonObject] = {}
+    told: set[Key] = set()
     for where, row in _lines(files.rollouts):
         results.append(result_row(row, where))
-        if path is None and results[-1].key not in told:
-            told[results[-1].key] = input_row(row)
-    return results, list(told.items()) if path is None else list(_inputs(path))
+        key = results[-1].key
+        if path is None and key not in told:
+            told.add(key)
+            inputs.add(key, input_row(row), where)
+    if path is not None:
+        for where, row in read_lines(path, blank="refuse"):
+            inputs.add(row_key(row, where), row, where)
+    return results
 
 
 def _lines(paths: Sequence[Path]) -> Iterator[tuple[str, JsonObject]]:
@@ -144,30 +149,19 @@ def _lines(paths: Sequence[Path]) -> Iterator[tuple[str, JsonObject]]:
         yield from read_lines(path, blank="refuse", torn="skip")
 
 
-def _inputs(path: Path) -> Iterator[tuple[Key, JsonObject]]:
-    for where, row in read_lines(path, blank="refuse"):
-        origin(row, where)
-        yield row_key(row, where), row
-
-
-def _run_of(row: JsonObject) -> tuple[str | None, str | None]:
-    agent, stamp = origin(row, "the input row")
-    return agent if stamp is None else stamp, agent
-
-
 def _record(
     run_id: str,
     files: GymFiles,
     results: Sequence[GymRow],
-    inputs: Sequence[tuple[Key, JsonObject]],
+    inputs: InputRows,
     made_with: Mapping[str, str],
 ) -> RunRecord:
     masked = {row.key for row in results if row.masked}
-    measured = [(key, row) for key, row in inputs if key not in masked]
-    labels = label_with_masked((_run_of(row) for _, row in measured), (_run_of(row) for _, row in inputs))
-    fan_out = is_fan_out((key[0], labels.get(_run_of(row)[0] or "")) for key, row in measured)
+    measured = [(key, run) for key, run in inputs.runs() if key not in masked]
+    labels = label_with_masked((run for _, run in measured), (run for _, run in inputs.runs()))
+    fan_out = is_fan_out((key[0], labels.get(run[0] or "")) for key, run in measured)
     version = hashlib.sha256()
-    for _, row in inputs:
+    for _, _, row in inputs.rows():
         version.update(orjson.dumps(row, option=orjson.OPT_SORT_KEYS))
     spec = RunSpec(
         benchmark=f"{IMPORTED}/{run_id}",
@@ -175,14 +169,14 @@ def _record(
         run_id=run_id,
         harness=PartSpec(name=VERIFIER),
         verifier=PartSpec(name=VERIFIER),
-        num_repeats=max(1, len({key[1] for key, _ in inputs})),
+        num_repeats=max(1, len({key[1] for key in inputs.all_keys()})),
         imported={"files": [path.name for path in files.rollouts], "fan_out": fan_out, "labels": labels},
     )
     return RunRecord(
         spec=spec,
         status="finished" if len(results) == len(inputs) else "incomplete",
         verification_id=IMPORTED,
-        planned_tasks=len({key[0] for key, _ in inputs}),
+        planned_tasks=len({key[0] for key in inputs.all_keys()}),
         planned_rollouts=len(inputs),
         versions=made_with,
     )
@@ -194,7 +188,7 @@ class _Rows:
 
     files: GymFiles
     results: Sequence[GymRow]
-    inputs: Sequence[tuple[Key, JsonObject]]
+    inputs: InputRows
     failures: Sequence[JsonObject]
 
     def lines(self) -> Iterator[tuple[JsonObject, GymRow]]:
@@ -204,7 +198,7 @@ class _Rows:
 
     def attempts(self) -> Iterator[tuple[Key, int, JsonObject]]:
         """Yield the failed attempts of planned rollouts, counted from 1."""
-        planned = {key for key, _ in self.inputs}
+        planned = set(self.inputs.all_keys())
         counts: Counter[Key] = Counter()
         for row in self.failures:
             key = (row.get(TASK), row.get(REPEAT))
@@ -216,14 +210,14 @@ class _Rows:
 def _store(lake: Lake, record: RunRecord, found: _Rows) -> None:
     spec, at = record.spec, datetime.now(UTC)
     run_id, labels = spec.run_id, (spec.imported or {})["labels"]
-    ids = TaskIds.of(key[0] for key, _ in found.inputs)
-    planned = [(ids.row(key), row) for key, row in found.inputs]
+    ids = TaskIds.of(key[0] for key in found.inputs.all_keys())
+    for key in found.inputs.all_keys():
+        ids.row(key)  # refuses what the tables cannot hold, before anything is written
     failed = Counter(key for key, _, _ in found.attempts())
 
     def input_rows() -> Iterator[JsonObject]:
-        for columns, row in planned:
-            run_key, agent = _run_of(row)
-            yield input_row_of(run_id, columns, row, (agent, run_key, labels.get(run_key or "")))
+        for key, (run_key, agent), row in found.inputs.rows():
+            yield input_row_of(run_id, ids.row(key), row, (agent, run_key, labels.get(run_key or "")))
 
     def answers() -> Iterator[tuple[JsonObject, GymRow, JsonObject]]:
         for row, read in found.lines():
@@ -232,6 +226,7 @@ def _store(lake: Lake, record: RunRecord, found: _Rows) -> None:
 
     lake.ensure(RUNS, INPUTS, ROLLOUTS, VERIFICATIONS, TASK_PROFILES, METRICS, TASKS)
     version = spec.dataset_version or ""
+    planned = ((ids.row(key), row) for key, _, row in found.inputs.rows())
     _write(lake, TASKS, task_rows(spec.benchmark, version, planned), benchmark=spec.benchmark, version=version)
     _write(lake, INPUTS, input_rows(), run_id=run_id)
     rollouts = (rollout_row(run_id, columns, row, at) for row, _, columns in answers())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -197,20 +197,21 @@ def _json(value: Any) -> str:
     return orjson.dumps(value).decode()
 
 
-def task_rows(benchmark: str, version: str, inputs: Sequence[tuple[JsonObject, JsonObject]]) -> list[JsonObject]:
-    """Return the rows of `tasks`: one per task, made from its first input row.
+def task_rows(benchmark: str, version: str, inputs: Iterable[tuple[JsonObject, JsonObject]]) -> Iterator[JsonObject]:
+    """Yield the rows of `tasks`: one per task, made from its first input row.
 
     Args:
         benchmark: Name that stands for the run's tasks.
         version: Digest of the inputs.
         inputs: (columns of `TaskIds.row`, input row) in key order.
     """
-    firsts: dict[str, JsonObject] = {}
+    told: set[str] = set()
     for ids, row in inputs:
-        if ids["task_id"] not in firsts:
+        if ids["task_id"] not in told:
+            told.add(ids["task_id"])
             kept = {name: value for name, value in row.items() if not name.startswith("_ng_") and name != "agent_ref"}
             request = kept.pop("responses_create_params", None) or {}
-            firsts[ids["task_id"]] = {
+            yield {
                 "benchmark": benchmark,
                 "version": version,
                 "task_id": ids["task_id"],
@@ -221,4 +222,3 @@ def task_rows(benchmark: str, version: str, inputs: Sequence[tuple[JsonObject, J
                 "verifier_inputs": _json(kept),
                 "metadata": "{}",
             }
-    return list(firsts.values())
