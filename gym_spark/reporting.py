@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 
@@ -12,11 +13,11 @@ from pyspark.sql import functions as F
 
 from gym_spark.config import JsonObject, differences
 from gym_spark.errors import ConfigError
-from gym_spark.interchange.gym.aggregating import write_entries
+from gym_spark.interchange.gym.aggregating import OwnNumbers, write_entries
 from gym_spark.interchange.gym.profiling import (
     ProfileFiles,
-    own_members,
     task_sample,
+    with_own,
     write_profile,
 )
 from gym_spark.interchange.row_files import export_partitions, exported_rows, write_lines
@@ -24,7 +25,16 @@ from gym_spark.planning import plan_of, tasks_of
 from gym_spark.prepare.catalog import Benchmark
 from gym_spark.results.bootstrap import bootstrap_intervals, with_intervals
 from gym_spark.results.costs import cost_numbers
-from gym_spark.results.custom import CustomMetrics, custom_metrics, find_hook, metric_rows
+from gym_spark.results.curves import subsets_by
+from gym_spark.results.custom import (
+    ROLLOUT_COLUMNS,
+    CustomMetrics,
+    by_task,
+    custom_metrics,
+    find_hook,
+    headline_names,
+    metric_rows,
+)
 from gym_spark.results.group_entries import Groups
 from gym_spark.results.group_scores import group_scores
 from gym_spark.results.outcomes import kept, outcomes, sources
@@ -66,9 +76,9 @@ def profile(
     run_id, verification_id = record.spec.run_id, record.verification_id
     here = {"run_id": run_id, "verification_id": verification_id}
     spec, policy = record.spec, record.spec.graded_with_exception
-    own = _custom_of(lake, record, benchmark)
-    groups = groups_of(record) if files is not None else None
-    plan = _labelled(lake, record) if files is None else _with_texts(lake, record, own)
+    own, custom = _own_metrics(lake, record, benchmark)
+    groups = None if files is None else groups_of(record)
+    plan = _labelled(lake, record) if files is None else _with_texts(lake, record, custom)
     with kept(passed(_sources(lake, record, plan), policy, groups)) as passes:
         lake.replace(TASK_PROFILES, _stamped(profiles_of(passes), here), **here)
         profiles, counts = profiles_of(passes), counts_of(passes)
@@ -83,7 +93,7 @@ def profile(
         measured: list[JsonObject] = []
         if files is not None:
             count = record.planned_rollouts
-            measured = write_profile(files, passes, own, planned=count, allow_partial=allow_partial)
+            measured = write_profile(files, passes, custom, planned=count, allow_partial=allow_partial)
     rows = [*(asdict(number) for number in numbers), *measured]
     lake.replace(METRICS, lake.frame(METRICS, [row | here for row in rows]), **here)
     return RunProfile(
@@ -97,7 +107,7 @@ def profile(
         stopped=None,
         coverage=covered,
         metrics=numbers,
-        key_metrics=benchmark.spec.key_metrics if benchmark is not None else (),
+        key_metrics=headline_names(_headline(benchmark), [number.name for number in numbers]),
         bootstrap=bootstrap,
         curves=_curves(measured),
     )
@@ -123,14 +133,14 @@ def _labelled(lake: Lake, record: RunRecord, *more: str) -> DataFrame:
     return plan_of(lake, record, *more).withColumn("label", F.lit(record.spec.harness.name))
 
 
-def _with_texts(lake: Lake, record: RunRecord, own: CustomMetrics) -> DataFrame:
+def _with_texts(lake: Lake, record: RunRecord, custom: Mapping[str, CustomMetrics]) -> DataFrame:
     """Return a run's plan with what NeMo Gym's group entries tell of the tasks."""
     if record.spec.imported is not None:
         plan = _labelled(lake, record, "input").withColumnRenamed("input", "sample")
     else:
         plan = _labelled(lake, record, "responses_create_params", "verifier_inputs")
         plan = plan.withColumn("sample", task_sample(record.spec.harness.name))
-    return plan if own.by_task is None else plan.join(own_members(own.by_task), on="task_id", how="left")
+    return with_own(plan, by_task(custom, fan_out=groups_of(record).fan_out))
 
 
 def _sources(lake: Lake, record: RunRecord, plan: DataFrame, judged: DataFrame | None = None) -> DataFrame:
@@ -156,12 +166,35 @@ def run_outcomes(lake: Lake, record: RunRecord, judged: DataFrame | None = None)
     return outcomes(run_sources(lake, record, judged), record.spec.graded_with_exception)
 
 
-def _custom_of(lake: Lake, record: RunRecord, benchmark: Benchmark | None) -> CustomMetrics:
+def _custom_of(lake: Lake, record: RunRecord, benchmark: Benchmark | None, frame: DataFrame) -> CustomMetrics:
     """Return what the benchmark's own metrics are, if it has any."""
     hook = find_hook(benchmark) if benchmark is not None else None
     if benchmark is None or hook is None:
         return CustomMetrics()
-    return custom_metrics(benchmark, hook, metric_rows(run_outcomes(lake, record), tasks_of(lake, record)))
+    return custom_metrics(benchmark, hook, metric_rows(frame, tasks_of(lake, record)))
+
+
+def _customs(lake: Lake, record: RunRecord, benchmark: Benchmark | None, frame: DataFrame) -> dict[str, CustomMetrics]:
+    """Return the same of each label alone."""
+    return {
+        label: _custom_of(lake, record, benchmark, frame.where(F.col("label") == label)) for label in _labels(record)
+    }
+
+
+def _own_metrics(
+    lake: Lake, record: RunRecord, benchmark: Benchmark | None
+) -> tuple[CustomMetrics, dict[str, CustomMetrics]]:
+    """Return the benchmark's own metrics of a run, and of each of its labels."""
+    if benchmark is None or find_hook(benchmark) is None:
+        return CustomMetrics(), {}
+    labels = _labels(record)
+    with kept(run_outcomes(lake, record)) as frame:
+        own = _custom_of(lake, record, benchmark, frame)
+        return own, {labels[0]: own} if len(labels) == 1 else _customs(lake, record, benchmark, frame)
+
+
+def _headline(benchmark: Benchmark | None) -> tuple[str, ...]:
+    return benchmark.spec.key_metrics if benchmark is not None else ()
 
 
 def runs_named(lakes: Sequence[Lake], run_ids: Sequence[str]) -> list[tuple[Lake, RunRecord]]:
@@ -178,18 +211,26 @@ def runs_named(lakes: Sequence[Lake], run_ids: Sequence[str]) -> list[tuple[Lake
     return found
 
 
-def write_aggregate_of(runs: Sequence[tuple[Lake, RunRecord]], output: Path) -> Overlap:
+def write_aggregate_of(
+    runs: Sequence[tuple[Lake, RunRecord]],
+    output: Path,
+    benchmark: Benchmark | None = None,
+    *,
+    by: str | None = None,
+) -> Overlap:
     """Write one result of several runs, as NeMo Gym's aggregate file.
 
     Args:
         runs: The runs, of any lakes.
         output: X.jsonl; the file is X_aggregate_metrics.json beside it.
+        benchmark: Their benchmark, for metrics of its own; None leaves them out.
+        by: Field of the tasks: pass@k and majority@k of each of its values are told too.
 
     Raises:
-        ConfigError: a run is named twice; the runs were made with different settings (each is named); the file cannot
-            be written.
+        ConfigError: a run is named twice; the runs were made with different settings (each is named); no task has such
+            a field; a metric of the benchmark's own fails; the file cannot be written.
     """
-    (_, first), *others = runs
+    (lake, first), *others = runs
     names = [f"{record.spec.run_id} in {lake.root}" for lake, record in runs]
     twice = sorted(name for name, count in Counter(names).items() if count > 1)
     if twice:
@@ -204,11 +245,29 @@ def write_aggregate_of(runs: Sequence[tuple[Lake, RunRecord]], output: Path) -> 
     # Jobs on several clusters may have filled a lake each under one run id.
     alone = len({record.spec.run_id for _, record in runs}) == len(runs)
     shown = [record.spec.run_id for _, record in runs] if alone else names
-    frames = [measured_rows(run_sources(lake, record), record.spec.graded_with_exception) for lake, record in runs]
+    more = ROLLOUT_COLUMNS if by is not None or (benchmark and find_hook(benchmark)) else ()
+    frames = [
+        measured_rows(run_sources(place, record), record.spec.graded_with_exception, *more) for place, record in runs
+    ]
     rows, overlap = union_of(dict(zip(shown, frames, strict=True)))
     labels = {label: label for label in _labels(first)}
-    write_entries(rows, overlap.planned, labels, output)
+    with kept(rows) if more else nullcontext(rows) as frame:
+        own = OwnNumbers(
+            custom=_customs(lake, first, benchmark, frame),
+            key_metrics=_headline(benchmark),
+            subsets=_subsets(lake, first, frame, by) if by is not None else {},
+        )
+        write_entries(frame, overlap.planned, labels, output, own)
     return overlap
+
+
+def _subsets(lake: Lake, record: RunRecord, frame: DataFrame, by: str) -> dict[str, dict[str, float]]:
+    """Return pass@k and majority@k of each value of a field, by label."""
+    rows = metric_rows(frame, tasks_of(lake, record), "label")
+    found = {label: subsets_by(rows.where(F.col("label") == label), by) for label in _labels(record)}
+    if not any(found.values()):
+        raise ConfigError(f"No scored task has the field '{by}'; --by takes a field of the tasks' metadata.")
+    return found
 
 
 def _labels(record: RunRecord) -> list[str]:

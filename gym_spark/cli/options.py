@@ -49,6 +49,9 @@ benchmark = click.option("--benchmark", metavar="NAME", help="Benchmark, as `gym
 search_dir = click.option(
     "--search-dir", "search_dirs", multiple=True, type=_File, help="Folder with benchmark folders; repeatable."
 )
+metrics_of = click.option(
+    "--benchmark", "metrics_of", metavar="NAME", help="Whose own metrics are computed, if not those of the run's."
+)
 source = click.option(
     "--source", "sources", multiple=True, type=_File, help="Local file in place of the benchmark's address; repeatable."
 )

@@ -18,6 +18,7 @@ from gym_spark.prepare.catalog import Benchmark, find_benchmark, search_path
 @options.run_id
 @options.lake
 @options.search_dir
+@options.metrics_of
 @options.as_json
 @options.strict
 @options.samples
@@ -41,6 +42,7 @@ def profile(
     strict: bool,
     samples: int,
     search_dirs: tuple[Path, ...],
+    metrics_of: str | None,
     fields: tuple[str, ...],
     output: Path | None,
     verification_id: str | None,
@@ -57,7 +59,7 @@ def profile(
 
     place = flow.open_lake(lake, say=say)
     record, unsafe = verification_of(place, get_run(place, run_id), verification_id)
-    benchmark = _known_benchmark(record.spec.benchmark, search_dirs)
+    benchmark = _benchmark(metrics_of, record.spec.benchmark, search_dirs)
     files = None if output is None else ProfileFiles(output)
     resampled = None if bootstrap is None else Bootstrap(bootstrap, bootstrap_seed)
     shown = reporting.profile(
@@ -75,9 +77,11 @@ def profile(
     return show(shown, lake, as_json=as_json, strict=strict, samples=samples)
 
 
-def _known_benchmark(name: str, search_dirs: tuple[Path, ...]) -> Benchmark | None:
-    """Return the run's benchmark where its folder is here: only its own metrics need it."""
+def _benchmark(named: str | None, name: str, search_dirs: tuple[Path, ...]) -> Benchmark | None:
+    """Return the named benchmark, or else the run's where its folder is here: only its own metrics need it."""
     folders = search_path(search_dirs)
+    if named is not None:
+        return find_benchmark(named, folders)
     return find_benchmark(name, folders) if any((folder / name).is_dir() for folder in folders) else None
 
 
@@ -102,6 +106,9 @@ def _known_benchmark(name: str, search_dirs: tuple[Path, ...]) -> Benchmark | No
     "--count-missing-rollouts-as-zero", is_flag=True, help="Planned rollouts that left no row count with reward 0 too."
 )
 @click.option("--no-merge", is_flag=True, help="Write the numbers only.")
+@options.search_dir
+@options.metrics_of
+@click.option("--by", "field", metavar="FIELD", help="Of runs: also pass@k and majority@k by a field of the tasks.")
 def aggregate(
     lake: tuple[str, ...],
     run_ids: tuple[str, ...],
@@ -110,10 +117,15 @@ def aggregate(
     failure_classes: str,
     count_missing_rollouts_as_zero: bool,
     no_merge: bool,
+    search_dirs: tuple[Path, ...],
+    metrics_of: str | None,
+    field: str | None,
 ) -> int:
     """Make one result of several runs, or of the result files of several shards."""
     if bool(run_ids) == (rollouts is not None):
         raise ConfigError("Name what to aggregate with --run-id ID (repeatable) or with --rollouts FILES.")
+    if rollouts is not None and (metrics_of is not None or field is not None):
+        raise ConfigError("--benchmark and --by are about runs: import the files with eval import, then use --run-id.")
     from gym_spark import flow, reporting
     from gym_spark.interchange.gym.aggregating import Shards, shard_files, write_aggregate
     from gym_spark.interchange.gym.jsonl import beside
@@ -121,7 +133,9 @@ def aggregate(
 
     if rollouts is None:
         places = [flow.open_lake(root, say=say, to_write=False) for root in lake]
-        overlap = reporting.write_aggregate_of(reporting.runs_named(places, run_ids), output)
+        runs = reporting.runs_named(places, run_ids)
+        benchmark = _benchmark(metrics_of, runs[0][1].spec.benchmark, search_dirs)
+        overlap = reporting.write_aggregate_of(runs, output, benchmark, by=field)
         for line in [*overlap.notes(), f"Written: {beside(output, 'aggregate_metrics.json')}."]:
             click.echo(line)
         return 0 if overlap.planned > overlap.gaps else 1

@@ -79,9 +79,10 @@ def repeat_entry(
     return entry
 
 
-def key_metrics(agent_metrics: Mapping[str, Any]) -> JsonObject:
-    """Return an aggregate's headline where a benchmark names none: every mean, and the coverage."""
-    return {name: value for name, value in agent_metrics.items() if name.startswith(("mean/", "coverage/"))}
+def key_metrics(agent_metrics: Mapping[str, Any], named: Sequence[str] = ()) -> JsonObject:
+    """Return an aggregate's headline: what the benchmark names and is there, or else every mean, and the coverage."""
+    chosen = {name: agent_metrics[name] for name in named if name in agent_metrics}
+    return chosen or {name: value for name, value in agent_metrics.items() if name.startswith(("mean/", "coverage/"))}
 
 
 def merge_repeat_metrics(

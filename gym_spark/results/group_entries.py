@@ -34,12 +34,13 @@ class Groups:
     Attributes:
         fan_out: Per task and label, not per task.
         text_ids: Some task is known by a text; it is shown as that.
-        sample: Of an aggregate's entries: JSON of the sample that stands in each.
+        sample: Of an aggregate's entries: JSON of the sample that stands in each. An aggregate's groups are complete,
+            and name no label.
     """
 
     fan_out: bool
     text_ids: bool
-    sample: str = "{}"
+    sample: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ class Texts:
     """What is told of each row's input.
 
     Attributes:
-        texts: `sample` and `own`, JSON of an input row, and members without braces.
+        texts: `sample` and `own`, JSON of an input row, and members without braces; or some of them.
         rows: Row of `texts` of each rollout.
     """
 
@@ -59,18 +60,20 @@ class Texts:
         return Texts(self.texts, self.rows[order])
 
     def column(self, name: str, places: Ints) -> pa.Array:
-        """Return a column, of the rollouts at some places."""
+        """Return a column, of the rollouts at some places; nulls if there is none of the name."""
+        if name not in self.texts.column_names:
+            return pa.nulls(len(places), pa.string())
         return self.texts[name].take(pa.array(self.rows[places])).combine_chunks()
 
 
-def lines_of(table: pa.Table, rows: Rows, groups: Groups, texts: Texts | None) -> pa.Table:
+def lines_of(table: pa.Table, rows: Rows, groups: Groups, texts: Texts) -> pa.Table:
     """Return the entries of all groups with a measured rollout, in pieces of neighbouring tasks of one label.
 
     Args:
         table: Rows of `MEASURED_SCHEMA`, in the order of tasks, labels and repeats.
         rows: The same.
         groups: How they are grouped.
-        texts: Of the same rows; without, it is an aggregate: every group is complete, and labels are not named.
+        texts: Of the same rows.
 
     Returns:
         `kind`, `label`, `bucket`, `values`: a piece, for :func:`merged`.
@@ -93,16 +96,15 @@ def lines_of(table: pa.Table, rows: Rows, groups: Groups, texts: Texts | None) -
         table["label"].take(pa.array(firsts)).combine_chunks() if groups.fan_out else pa.nulls(len(kept), pa.string())
     )
     statistics = _statistics(rows, codes, count, kept)
-    if texts is None:
-        expected, own = done, pa.nulls(len(kept), pa.string())
-        agent, sample = own, pa.array([groups.sample] * len(kept), pa.string())
+    if groups.sample is not None:
+        expected, agent, sample = done, pa.nulls(len(kept), pa.string()), pa.repeat(groups.sample, len(kept))
     else:
-        expected, own = np.bincount(codes[~rows.masked], minlength=count)[kept], texts.column("own", firsts)
-        agent, sample = _agents(label), pc.fill_null(texts.column("sample", firsts), "{}")
+        expected, agent = np.bincount(codes[~rows.masked], minlength=count)[kept], _agents(label)
+        sample = pc.fill_null(texts.column("sample", firsts), "{}")
     members = [
         _named("_ng_task_index", task.take(pa.array(offsets[:-1]))),
         pc.if_else(pc.equal(statistics, ""), None, statistics),
-        own,
+        texts.column("own", firsts),
         _named("agent_ref", agent),
         _named("sample", sample),
         _named("num_rollouts", pa.array(done)),

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
-from pyspark.sql import DataFrame, Row
+from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
 from gym_spark.errors import ConfigError
@@ -39,9 +39,7 @@ def group_scores(profiles: DataFrame, tasks: DataFrame, field: str) -> tuple[Met
     Raises:
         ConfigError: no task has the field, or it has more values than groups can be.
     """
-    path = f"$['{field}']"
-    named = F.coalesce(F.get_json_object("metadata", path), F.get_json_object("verifier_inputs", path))
-    rows = profiles.join(tasks.select("task_id", named.alias("group")), on="task_id").groupBy("group")
+    rows = profiles.join(tasks.select("task_id", task_field(field).alias("group")), on="task_id").groupBy("group")
     found = rows.agg(
         *(
             number
@@ -60,6 +58,12 @@ def group_scores(profiles: DataFrame, tasks: DataFrame, field: str) -> tuple[Met
     if len(groups) > MOST:
         raise ConfigError(f"The field '{field}' has more than {MOST} values; --by takes one that makes groups.")
     return tuple(metric for denominator in _COLUMNS for metric in _metrics(groups, field, denominator))
+
+
+def task_field(field: str) -> Column:
+    """Return a field of a task as text, from `metadata` or else `verifier_inputs`; null where it has none."""
+    path = f"$['{field}']"
+    return F.coalesce(F.get_json_object("metadata", path), F.get_json_object("verifier_inputs", path))
 
 
 def _metrics(groups: Sequence[Row], field: str, denominator: Denominator) -> list[Metric]:

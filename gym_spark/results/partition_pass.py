@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -75,10 +75,7 @@ class LabelSums:
     @property
     def curves(self) -> Partial:
         """Sums of pass@k, its averages and, where there are answers, majority@k."""
-        if self.answers:
-            return self.votes
-        sums = {name: own for name, own in self.votes.sums.items() if name != "no_answer"}
-        return replace(self.votes, voted=False, sums=sums)
+        return self.votes if self.answers else self.votes.without_votes()
 
     def plus(self, other: LabelSums) -> LabelSums:
         """Add the sums of other tasks."""
@@ -98,13 +95,13 @@ class LabelSums:
         )
 
 
-def pass_over(table: pa.Table, groups: Groups, texts: Texts | None = None) -> Iterator[pa.Table]:
+def pass_over(table: pa.Table, groups: Groups, texts: Texts) -> Iterator[pa.Table]:
     """Compute what one partition contributes to the field's metrics.
 
     Args:
         table: Rows of `MEASURED_SCHEMA`, of whole tasks.
         groups: How they are grouped.
-        texts: What a group's entry says of its input; without, it is the entry of an aggregate.
+        texts: What a group's entry says of its input.
 
     Yields:
         Some columns of `PASS_SCHEMA`: the entries of some thousand groups in a row, a row per label and column, and
@@ -114,7 +111,7 @@ def pass_over(table: pa.Table, groups: Groups, texts: Texts | None = None) -> It
     order = pc.sort_indices(table, keys)
     table = table.take(order).combine_chunks()
     rows = Rows.of(table)
-    yield lines_of(table, rows, groups, texts and texts.take(np.asarray(order)))
+    yield lines_of(table, rows, groups, texts.take(np.asarray(order)))
     for label in pc.unique(table["label"]).to_pylist():
         chosen = pc.equal(table["label"], label) if label is not None else pc.is_null(table["label"])
         own = np.asarray(chosen.combine_chunks())

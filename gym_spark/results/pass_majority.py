@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Final, NamedTuple
 
@@ -34,6 +34,8 @@ _ROWS: Final = (
     "majority",
 )
 _ENDING: Final = 4
+#: The score that answers add: 1 without one.
+NO_ANSWER: Final = "no_answer"
 
 Metrics = dict[str, float | dict[str, list[float]]]
 
@@ -68,6 +70,11 @@ class Partial:
     voted: bool
     sums: dict[str, Floats]
 
+    def without_votes(self) -> Partial:
+        """Return the same where no rollout has an answer: there is nothing to vote on, and no answer to miss."""
+        sums = {name: own for name, own in self.sums.items() if name != NO_ANSWER}
+        return replace(self, voted=False, sums=sums)
+
 
 def partial_sums(
     tasks: npt.NDArray[np.integer],
@@ -91,7 +98,7 @@ def partial_sums(
     voters = None
     if answers is not None:
         voters = Answers(answers.codes[rows], answers.present[rows])
-        by_name["no_answer"] = Score((~voters.present).astype(np.float64), np.ones(len(rows), bool))
+        by_name[NO_ANSWER] = Score((~voters.present).astype(np.float64), np.ones(len(rows), bool))
     ordered = tasks[rows]
     layout = _Layout.of(ordered)
     with np.errstate(invalid="ignore", over="ignore"):

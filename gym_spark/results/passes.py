@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from gym_spark.config import ExceptionPolicy
-from gym_spark.results.assembly import arrived, assembled
+from gym_spark.results.assembly import OUTCOMES_SCHEMA, TEXTS, arrived, assembled
 from gym_spark.results.group_entries import LINES_SCHEMA, Groups, Texts, merged
 from gym_spark.results.outcomes import BATCH_ROWS
 from gym_spark.results.partition_pass import PASS_SCHEMA, pass_over, whole
@@ -39,26 +40,40 @@ def passed(sources: DataFrame, graded_with_exception: ExceptionPolicy, groups: G
     return _mapped(sources, work, PASS_SCHEMA)
 
 
-def measured_rows(sources: DataFrame, graded_with_exception: ExceptionPolicy) -> DataFrame:
-    """Return what the field's metrics are made of, one row per planned rollout: the columns of `MEASURED_SCHEMA`."""
+def measured_rows(sources: DataFrame, graded_with_exception: ExceptionPolicy, *more: str) -> DataFrame:
+    """Return what the field's metrics are made of, one row per planned rollout: the columns of `MEASURED_SCHEMA`.
+
+    And `more` columns of `results.assembly.OUTCOMES_SCHEMA`.
+    """
+    added = [OUTCOMES_SCHEMA.field(name) for name in more if name not in MEASURED_SCHEMA.names]
+    schema = pa.schema([*MEASURED_SCHEMA, *added])
 
     def work(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
         found = assembled(batches, graded_with_exception)
         if found is not None:
-            yield measured(found.outcomes)
+            rows = measured(found.outcomes)
+            for field in added:
+                rows = rows.append_column(field, found.outcomes[field.name])
+            yield rows
 
-    return _mapped(sources, work, MEASURED_SCHEMA)
+    return _mapped(sources, work, schema)
 
 
 def passed_over(rows: DataFrame, groups: Groups) -> DataFrame:
-    """Do as :func:`passed`, for the field's metrics alone, over `measured_rows`: whole tasks in a partition."""
+    """Do as :func:`passed`, for the field's metrics alone, over `measured_rows`: whole tasks in a partition.
+
+    A column `own` is what a group's entry tells besides (`results.assembly.TEXTS`).
+    """
+    known = [field for field in TEXTS if field.name in rows.columns]
+    schema = pa.schema([*MEASURED_SCHEMA, *known])
 
     def work(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-        table = arrived(batches, MEASURED_SCHEMA)
+        table = arrived(batches, schema)
         if table is not None:
-            yield from pass_over(table, groups)
+            texts = Texts(table.select([field.name for field in known]), np.arange(table.num_rows))
+            yield from pass_over(table.select(MEASURED_SCHEMA.names), groups, texts)
 
-    return _mapped(rows.select(*MEASURED_SCHEMA.names), work, PASS_SCHEMA)
+    return _mapped(rows.select(*schema.names), work, PASS_SCHEMA)
 
 
 def profiles_of(passes: DataFrame) -> DataFrame:

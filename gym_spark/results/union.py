@@ -9,7 +9,6 @@ from functools import reduce
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from gym_spark.results.partition_rows import MEASURED_SCHEMA
 from gym_spark.tables.keys import ROLLOUT_KEY
 
 
@@ -44,14 +43,13 @@ def union_of(outcomes: Mapping[str, DataFrame]) -> tuple[DataFrame, Overlap]:
     """Return the outcomes of all runs, each key once, and how they fit together; collects one row.
 
     Args:
-        outcomes: Rows of `MEASURED_SCHEMA` by run.
+        outcomes: Rows by run: the columns of `MEASURED_SCHEMA`, and more if all have the same.
     """
-    frames = [
-        frame.select(*MEASURED_SCHEMA.names, F.lit(run_id).alias("_run")) for run_id, frame in sorted(outcomes.items())
-    ]
+    columns = next(iter(outcomes.values())).columns
+    frames = [frame.select(*columns, F.lit(run_id).alias("_run")) for run_id, frame in sorted(outcomes.items())]
     key = list(ROLLOUT_KEY)
     has_result = F.col("standing").isNotNull()
-    stands = F.min_by(F.struct(*MEASURED_SCHEMA.names), F.struct((~has_result).alias("_none"), "_run"))
+    stands = F.min_by(F.struct(*columns), F.struct((~has_result).alias("_none"), "_run"))
     grouped = (
         reduce(DataFrame.unionByName, frames)
         .groupBy(*key)

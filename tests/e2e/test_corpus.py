@@ -9,12 +9,17 @@ from typing import Any, Final
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from gym_spark import reporting
 from gym_spark.errors import ConfigError
 from gym_spark.interchange.gym.aggregating import Shards, write_aggregate
 from gym_spark.interchange.gym.importing import GymFiles, import_gym_run
 from gym_spark.interchange.gym.profiling import ProfileFiles
+from gym_spark.planning import tasks_of
+from gym_spark.prepare.catalog import find_benchmark
+from gym_spark.results.curves import pass_majority
+from gym_spark.results.custom import metric_rows
 from gym_spark.tables.lake import Lake
 from gym_spark.tables.runs import find_run, get_run
 from gym_spark.tables.schemas import METRICS
@@ -113,6 +118,47 @@ def test_the_metrics_table_has_the_peers_pass_and_majority(name: str, profiled: 
 
 #: Where the peer stops at its histogram, or at ids of both kinds.
 STOPS: Final = {"syn_ulp_reward", "syn_bigint", "syn_mixed_ids"}
+
+
+#: A benchmark whose metrics are those of the corpus' aggregate_custom.
+OWN_METRICS: Final = Path(__file__).parents[1] / "data" / "own_metrics"
+
+
+@pytest.mark.parametrize(("case", "step"), steps("aggregate_custom"))
+def test_metrics_of_ones_own_equal_the_peers_hooks(case: Case, step: str, lake: Lake, tmp_path: Path) -> None:
+    """Of every grain: the run, places in a task, tasks and repeats; a name missing in one repeat is in none."""
+    import_gym_run(lake, GymFiles([case.folder / "rollouts.jsonl"]), "theirs")
+    runs = [(lake, get_run(lake, "theirs"))]
+    reporting.write_aggregate_of(runs, tmp_path / "X.jsonl", find_benchmark("tallied", [OWN_METRICS]))
+    (ours,) = strict((tmp_path / "X_aggregate_metrics.json").read_text())
+    expected = case.expected(step)
+    compared = ("agent_metrics", "key_metrics", "group_level_metrics", "repeat_level_metrics")
+    assert differences({name: ours[name] for name in compared}, {name: expected[name] for name in compared}) == []
+    assert {group["best_reward"] for group in ours["group_level_metrics"]} == {0.0, 1.0}
+    assert len(ours["agent_metrics"]["per_sample_aggregate"]["no_answer"]) == 8
+    assert all("odd" not in entry for entry in ours["repeat_level_metrics"])
+
+
+@pytest.mark.parametrize("case", [one.values[0] for one in steps("pass_majority_scores")])
+def test_subsets_equal_the_peers(case: Case, lake: Lake, tmp_path: Path) -> None:
+    """By a field of the tasks: with --by in the aggregate, and over other scores by a metric of one's own."""
+    expected = case.expected("pass_majority_scores")["by_agent"]["agent_a"]["subset"]
+    import_gym_run(lake, GymFiles([case.folder / "rollouts.jsonl"]), "theirs")
+    record = get_run(lake, "theirs")
+    reporting.write_aggregate_of([(lake, record)], tmp_path / "X.jsonl", by="difficulty")
+    (entry,) = strict((tmp_path / "X_aggregate_metrics.json").read_text())
+    values = tuple({name.partition("/")[0] + "/" for name in expected})
+    ours = {name: value for name, value in entry["agent_metrics"].items() if name.startswith(values)}
+    theirs = {name: value for name, value in expected.items() if "symbolic" not in name}
+    assert any("majority@" in name for name in theirs)
+    assert differences(ours, theirs) == []
+    rollouts = metric_rows(reporting.run_outcomes(lake, record), tasks_of(lake, record))
+    found = pass_majority(
+        rollouts,
+        scores={"accuracy": "reward", "symbolic": F.col("scores")["is_correct"]},
+        subset=F.get_json_object("verifier_inputs", "$.difficulty"),
+    )
+    assert differences({row["name"]: row["value"] for row in found.collect()}, expected) == []
 
 
 @pytest.mark.parametrize(

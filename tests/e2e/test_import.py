@@ -10,6 +10,7 @@ from typing import Any
 from gym_spark.tables.lake import Lake
 from gym_spark.tables.schemas import METRICS, REVERIFICATIONS, ROLLOUTS, RUNS
 from tests.e2e.conftest import Run
+from tests.e2e.test_corpus import OWN_METRICS
 from tests.e2e.test_flow import QUIZ, arguments, quiz
 from tests.fake_openai import FakeOpenAI, last_user_text
 
@@ -163,6 +164,10 @@ def test_files_that_are_no_run_are_refused_and_nothing_is_written(gym: Run, lake
     wrong = {
         "twice": ([result(0, 0, 1.0), result(0, 0, 1.0)], "More than one result row for 1 key: (0, 0)"),
         "shape": ([result(0, 0, 1.0, response=[])], "shape.jsonl:1: 'response' is a JSON list"),
+        "list": (
+            [result(0, 0, 1.0), result(0, 1, 1.0, response={"usage": []})],
+            "list.jsonl:2: 'usage' is a JSON list",
+        ),
         "nan": ([result(0, 0, float("nan"))], "nan.jsonl:1: the line is not strict JSON"),
     }
     for name, (rows, message) in wrong.items():
@@ -219,6 +224,88 @@ def test_a_benchmarks_own_metrics_and_two_runs_as_one(gym: Run, lake: Lake, tmp_
     assert gym("eval", "aggregate", "--run-id", "r2", "--run-id", "r1", "--output", other / "A.jsonl").code == 0
     name = "A_aggregate_metrics.json"
     assert (one / name).read_bytes() == (other / name).read_bytes()
+    assert gym("eval", "aggregate", "--run-id", "r1", *own, "--output", other / "C.jsonl").code == 0
+    (entry,) = json.loads((other / "C_aggregate_metrics.json").read_text())
+    assert entry["key_metrics"] == {"solved": 4.0}
+    assert [group["best_reward"] for group in entry["group_level_metrics"]] == [1.0, 0.0, 1.0, 0.0]
     refused = gym("eval", "aggregate", "--run-id", "r1", "--run-id", "r3", "--output", one / "B.jsonl")
     assert refused.code == 2
     assert "sampling.temperature" in refused.err
+
+
+def test_own_metrics_of_an_imported_run_are_those_of_each_agent_alone(gym: Run, lake: Lake, tmp_path: Path) -> None:
+    """Two agents over the same two tasks: each has its own numbers, and each task's line those of its agent."""
+    rewards = {"a": {(0, 0): 1.0, (0, 1): 0.0, (1, 0): 1.0, (1, 1): 1.0}, "b": {(0, 2): 0.0, (0, 3): 0.0, (1, 2): 0.0}}
+    rows = [
+        result(*key, reward, agent_ref={"name": agent}, extracted_answer="7")
+        for agent, own in rewards.items()
+        for key, reward in own.items()
+    ]
+    path = write(tmp_path / "X.jsonl", rows)
+    assert gym("eval", "import", "--rollouts", path, "--run-id", "theirs").code == 0
+    named = ["--run-id", "theirs", "--benchmark", "tallied", "--search-dir", OWN_METRICS, "--output"]
+    told = gym("eval", "profile", *named, tmp_path / "Y.jsonl")
+    assert told.code == 0, told.err
+    agents = json.loads((tmp_path / "Y_agent_metrics.json").read_text())
+    assert {entry["agent_ref"]["name"]: entry["solved"] for entry in agents} == {"a": 3.0, "b": 0.0}
+    assert [entry["pass@2/accuracy"] for entry in agents] == [100.0, 0.0]
+    assert [entry["per_sample_aggregate"]["accuracy"] for entry in agents] == [[100.0, 50.0], [0.0, 0.0]]
+    lines = [json.loads(line) for line in (tmp_path / "Y_reward_profiling.jsonl").read_text().splitlines()]
+    best = {(line["_ng_task_index"], line["agent_ref"]["name"]): line["best_reward"] for line in lines}
+    assert best == {(0, "a"): 1.0, (0, "b"): 0.0, (1, "a"): 1.0, (1, "b"): 0.0}
+    (solved,) = lake.read(METRICS, run_id="theirs", name="solved", denominator="custom").collect()
+    assert solved["value"] == 3.0
+    told = gym("eval", "aggregate", *named, tmp_path / "Z.jsonl")
+    assert told.code == 0, told.err
+    entries = json.loads((tmp_path / "Z_aggregate_metrics.json").read_text())
+    assert [entry["key_metrics"]["majority@2/accuracy"] for entry in entries] == [75.0, 0.0]
+    wrong = gym("eval", "aggregate", "--run-id", "theirs", "--by", "subject", "--output", tmp_path / "W.jsonl")
+    assert wrong.code == 2
+    assert "No scored task has the field 'subject'" in wrong.err
+    files = gym("eval", "aggregate", "--rollouts", path, "--by", "subject", "--output", tmp_path / "W.jsonl")
+    assert (files.code, "are about runs" in files.err) == (2, True)
+    assert not list(tmp_path.glob("W*"))
+
+
+def test_usage_that_is_not_known_is_null_and_never_zero(gym: Run, lake: Lake, tmp_path: Path) -> None:
+    """Counts, the usage, the response: each may be null; none of them costs the row, or becomes a number."""
+    output = [{"type": "message", "content": [{"type": "output_text", "text": "7"}]}]
+    responses = [
+        {"output": output, "usage": {"input_tokens": None, "output_tokens": 5}},
+        {"output": output, "usage": None},
+        None,
+        {"usage": {"input_tokens": 3, "output_tokens": None}},
+    ]
+    rows = [result(task, 0, 1.0, response=response) for task, response in enumerate(responses)]
+    path = write(tmp_path / "X.jsonl", rows)
+    told = gym("eval", "import", "--rollouts", path, "--run-id", "theirs")
+    assert told.code == 0, told.err
+    counts = {
+        row.task_id: (row.usage.input_tokens, row.usage.output_tokens, row.usage.total_tokens)
+        for row in lake.read(ROLLOUTS).select("task_id", "usage").collect()
+    }
+    assert counts == {"0": (None, 5, None), "1": (None,) * 3, "2": (None,) * 3, "3": (3, None, None)}
+    assert gym("eval", "profile", "--run-id", "theirs", "--output", tmp_path / "Y.jsonl").code == 0
+    (agent,) = json.loads((tmp_path / "Y_agent_metrics.json").read_text())
+    assert {name: agent[name] for name in agent if name.startswith(("mean/", "min/"))} == {
+        **{"mean/reward": 1.0, "mean/input_tokens": 3.0, "mean/output_tokens": 5.0},
+        **{"min/reward": 1.0, "min/input_tokens": 3.0, "min/output_tokens": 5.0},
+    }
+    lines = [json.loads(line) for line in (tmp_path / "Y_reward_profiling.jsonl").read_text().splitlines()]
+    assert [{"input_tokens", "output_tokens"} & line["rollout_infos"][0].keys() for line in lines] == [
+        {"output_tokens"},
+        set(),
+        set(),
+        {"input_tokens"},
+    ]
+    assert gym("eval", "export", "--run-id", "theirs", "--output", tmp_path / "E.jsonl").code == 0
+    exported = [json.loads(line)["usage"] for line in (tmp_path / "E.jsonl").read_text().splitlines()]
+    assert [(usage["input_tokens"], usage["output_tokens"]) for usage in exported] == [
+        (None, 5),
+        (None, None),
+        (None, None),
+        (3, None),
+    ]
+    assert gym("eval", "aggregate", "--rollouts", path, "--output", tmp_path / "Z.jsonl").code == 0
+    (entry,) = json.loads((tmp_path / "Z_aggregate_metrics.json").read_text())
+    assert entry["agent_metrics"]["mean/input_tokens"] == 3.0

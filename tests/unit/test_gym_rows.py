@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from gym_spark.errors import ConfigError
 from gym_spark.interchange.gym.checks import check_keys, check_unique
 from gym_spark.interchange.gym.imputation import count_as_zero
+from gym_spark.interchange.gym.inputs import InputRows
 from gym_spark.interchange.gym.jsonl import parse_line, read_lines, torn_bytes
 from gym_spark.interchange.gym.labels import is_fan_out, label_runs, label_with_masked
 from gym_spark.interchange.gym.resume import plan_resume
@@ -21,6 +22,31 @@ def row(task=0, repeat=0, **fields):
 
 def read(**fields):
     return result_row(row(**fields), "f:1")
+
+
+def test_a_torn_line_is_measured_however_long_it_is(tmp_path):
+    path = tmp_path / "rollouts.jsonl"
+    path.write_bytes(b'{"a": 1}\n' + b'{"a": "' + b"x" * 3_000_000)
+    assert torn_bytes(path) == 3_000_007
+    path.write_bytes(b'{"a": "' + b"x" * 3_000_000)
+    assert torn_bytes(path) == 3_000_007
+
+
+# input rows
+
+
+def test_input_rows_come_back_in_the_order_of_keys_as_they_were():
+    given = [row(2, 0, text="é\n", number=0.1), row("b", 0, agent_ref=None), row(1, 1, _ng_environment_server="s")]
+    with InputRows() as inputs:
+        for number, one in enumerate(given, start=1):
+            inputs.add(row_key(one, "f"), one, f"f:{number}")
+        with pytest.raises(ConfigError, match=r"^f:9: 'agent_ref' is a JSON list"):
+            inputs.add((3, 0), row(3, 0, agent_ref=[]), "f:9")
+        inputs.sort()
+        expected = [((1, 1), ("s", "a"), given[2]), ((2, 0), ("a", "a"), given[0]), (("b", 0), (None, None), given[1])]
+        assert list(inputs.rows()) == expected
+        assert list(inputs.rows()) == expected
+        assert (len(inputs), inputs.all_keys()) == (3, [(1, 1), (2, 0), ("b", 0)])
 
 
 # lines

@@ -164,10 +164,11 @@ def test_a_group_tells_of_its_input_and_of_what_it_misses() -> None:
 def test_an_aggregates_groups_are_complete_and_name_no_label() -> None:
     table = arrived(pa.Table.from_pylist([row("0", 0, 0)], schema=MEASURED_SCHEMA).to_batches(), MEASURED_SCHEMA)
     assert table is not None
+    nothing = Texts(pa.table({}), np.zeros(1, np.int64))
     (entry,) = groups(
         [
             one
-            for part in pass_over(table, Groups(fan_out=True, text_ids=True, sample='{"a": 1}'))
+            for part in pass_over(table, Groups(fan_out=True, text_ids=True, sample='{"a": 1}'), nothing)
             for one in whole(part).to_pylist()
         ]
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import glob
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,12 +23,13 @@ from gym_spark.interchange.gym.checks import check_unique
 from gym_spark.interchange.gym.imputation import Imputation, count_as_zero
 from gym_spark.interchange.gym.jsonl import beside, read_lines
 from gym_spark.interchange.gym.labels import label_runs
-from gym_spark.interchange.gym.profiling import coverage_of, group_partitions, repeats_of
+from gym_spark.interchange.gym.profiling import coverage_of, group_partitions, repeats_of, with_own
 from gym_spark.interchange.gym.rows import STAMP, GymRow, key_order, origin, result_row
 from gym_spark.interchange.gym.stored import TaskIds, measures_of, scores_of
 from gym_spark.interchange.gym_layout import AGGREGATE_SAMPLE, key_metrics, statistic_keys
 from gym_spark.interchange.row_files import write_text
 from gym_spark.results.agent_numbers import LabelNumbers, label_numbers, perf_numbers
+from gym_spark.results.custom import CustomMetrics, by_task, headline_names
 from gym_spark.results.group_entries import Groups
 from gym_spark.results.outcomes import kept, partitions_for
 from gym_spark.results.partition_rows import MEASURED_SCHEMA
@@ -54,6 +55,21 @@ class Shards:
     files: Sequence[Path]
     failure_classes: Collection[str] = ()
     missing_as_zero: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OwnNumbers:
+    """What an aggregate tells beside NeMo Gym's own statistics.
+
+    Attributes:
+        custom: Metrics of the benchmark's own, by server.
+        key_metrics: Names of its headline, as the benchmark gives them.
+        subsets: ``VALUE/metric`` by a field of the tasks, by server.
+    """
+
+    custom: Mapping[str, CustomMetrics] = field(default_factory=dict)
+    key_metrics: Sequence[str] = ()
+    subsets: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +216,9 @@ def write_aggregate(spark: SparkSession, shards: Shards, output: Path, *, merge:
     return collected
 
 
-def write_entries(outcomes: DataFrame, count: int, labels: Mapping[str, str], output: Path) -> None:
+def write_entries(
+    outcomes: DataFrame, count: int, labels: Mapping[str, str], output: Path, own: OwnNumbers | None = None
+) -> None:
     """Write X_aggregate_metrics.json.
 
     Args:
@@ -208,39 +226,45 @@ def write_entries(outcomes: DataFrame, count: int, labels: Mapping[str, str], ou
         count: About how many they are.
         labels: Name of each server's run.
         output: X.jsonl.
+        own: What else is told.
 
     Raises:
         ConfigError: the file cannot be written.
     """
-    entries = ",\n".join(aggregate_entries(outcomes, count, labels))
+    entries = ",\n".join(aggregate_entries(outcomes, count, labels, own or OwnNumbers()))
     write_text(beside(output, "aggregate_metrics.json"), f"[{entries}]")
 
 
-def aggregate_entries(outcomes: DataFrame, count: int, labels: Mapping[str, str]) -> Iterator[str]:
+def aggregate_entries(outcomes: DataFrame, count: int, labels: Mapping[str, str], own: OwnNumbers) -> Iterator[str]:
     """Yield the JSON of each server's entry, by label; arguments as for :func:`write_entries`."""
-    whole = outcomes.repartition(partitions_for(count), "task_id")
+    told = with_own(outcomes, by_task(own.custom, fan_out=True))
+    whole = told.repartition(partitions_for(count), "task_id")
     with kept(passed_over(whole, _GROUPS)) as passes:
         numbers = label_numbers(passes)
         perf = perf_numbers(passes, numbers)
         for server in sorted(filter(None, numbers), key=lambda server: labels[server]):
-            own = passes.where(F.col("label") == server)
-            lines = group_lines(own, between=",\n", partitions=group_partitions(numbers[server]))
+            rows = passes.where(F.col("label") == server)
+            lines = group_lines(rows, between=",\n", partitions=group_partitions(numbers[server]))
             groups = ",\n".join(row["line"] for row in lines.toLocalIterator())
-            yield _entry(labels[server], server, numbers[server], groups, perf.get(server))
+            yield _entry(labels[server], server, numbers[server], groups, perf.get(server), own)
 
 
-def _entry(label: str, server: str, own: LabelNumbers, groups: str, perf: Mapping[str, float] | None) -> str:
-    repeats = repeats_of(None, own)
-    coverage = coverage_of(own)
+def _entry(
+    label: str, server: str, numbers: LabelNumbers, groups: str, perf: Mapping[str, float] | None, own: OwnNumbers
+) -> str:
+    custom = own.custom.get(server, CustomMetrics())
+    repeats = repeats_of(None, numbers, custom)
+    coverage = coverage_of(numbers)
     metrics: JsonObject = dict(coverage)
-    if own.sums.rows:
-        metrics = statistic_keys(own.statistics) | across_repeats(repeats) | coverage
-        metrics["num_repeats"] = len(own.sums.all_repeats)
+    if numbers.sums.rows:
+        metrics = statistic_keys(numbers.statistics) | across_repeats(repeats) | coverage
+        metrics |= {**own.subsets.get(server, {}), **custom.members()}
+        metrics["num_repeats"] = len(numbers.sums.all_repeats)
     head: dict[str, Any] = {
         "agent_ref": {"name": label},
         STAMP: server,
         "agent_metrics": metrics,
-        "key_metrics": key_metrics(metrics),
+        "key_metrics": key_metrics(metrics, headline_names(own.key_metrics, metrics.keys())),
         "repeat_level_metrics": repeats,
     }
     if perf is not None:

@@ -17,6 +17,7 @@ import pyarrow as pa
 from gym_spark.config import JsonObject, PartSpec, RunSpec
 from gym_spark.errors import ConfigError
 from gym_spark.interchange.gym.checks import check_keys
+from gym_spark.interchange.gym.inputs import InputRows
 from gym_spark.interchange.gym.jsonl import beside, read_lines, torn_bytes
 from gym_spark.interchange.gym.labels import is_fan_out, label_with_masked
 from gym_spark.interchange.gym.resume import plan_resume
@@ -26,8 +27,6 @@ from gym_spark.interchange.gym.rows import (
     GymRow,
     Key,
     input_row,
-    key_order,
-    origin,
     result_row,
     row_key,
 )
@@ -49,8 +48,9 @@ from gym_spark.tables.schemas import INPUTS, METRICS, ROLLOUTS, RUNS, TASK_PROFI
 
 #: Rows that are turned into Arrow at once.
 _ROWS: Final = 500
-#: Bytes of one append: a few of them make files of a good size, and fit into any driver.
+#: Bytes of one append, and of one of its files: they fit into any driver.
 _APPEND_BYTES: Final = 64 << 20
+_FILE_BYTES: Final = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,17 +109,17 @@ def import_gym_run(lake: Lake, files: GymFiles, run_id: str) -> Imported:
     """
     if find_run(lake, run_id) is not None:
         raise ConfigError(f"The run '{run_id}' exists; take another --run-id.")
-    results = list(_results(files.rollouts))
-    inputs = list(_inputs(files))
-    failures = files.failures()
-    check_keys([key for key, _ in inputs], [row.key for row in results], allow_partial=True)
-    rows = [row for _, row in inputs]
-    left = plan_resume(rows, [_keyed(row.key) for row in results], [row for _, row in failures])
-    inputs.sort(key=lambda item: key_order(item[0]))
-    found = _Rows(files, results, inputs, _attempts(failures, inputs, results))
-    unjudged = sum(attempt.is_unjudged for attempt in found.attempts)
-    record = _record(run_id, found, versions({"spark": lake.spark.version}), completed=len(results) + unjudged)
-    _store(lake, record, found)
+    with InputRows() as inputs:
+        results = _read(files, inputs)
+        failures = files.failures()
+        check_keys(inputs.all_keys(), [row.key for row in results], allow_partial=True)
+        keys = [_keyed(key) for key in inputs.all_keys()]
+        left = plan_resume(keys, [_keyed(row.key) for row in results], [row for _, row in failures])
+        inputs.sort()
+        found = _Rows(files, results, inputs, _attempts(failures, inputs, results))
+        unjudged = sum(attempt.is_unjudged for attempt in found.attempts)
+        record = _record(run_id, found, versions({"spark": lake.spark.version}), completed=len(results) + unjudged)
+        _store(lake, record, found)
     torn = {str(path): length for path in files.rollouts if (length := torn_bytes(path))}
     return Imported(
         rollouts=len(results),
@@ -136,31 +136,26 @@ def _keyed(key: Key) -> JsonObject:
     return {TASK: key[0], REPEAT: key[1]}
 
 
-def _results(paths: Sequence[Path]) -> Iterator[GymRow]:
-    for path in paths:
-        for where, row in read_lines(path, blank="refuse", torn="skip"):
-            yield result_row(row, where)
-
-
-def _inputs(files: GymFiles) -> Iterator[tuple[Key, JsonObject]]:
+def _read(files: GymFiles, inputs: InputRows) -> list[GymRow]:
+    """Return all result rows; all input rows, or what results tell of theirs, are added to `inputs`."""
     path = files.input_file()
+    results: list[GymRow] = []
+    told: set[Key] = set()
+    for where, row in _lines(files.rollouts):
+        results.append(result_row(row, where))
+        key = results[-1].key
+        if path is None and key not in told:
+            told.add(key)
+            inputs.add(key, input_row(row), where)
     if path is not None:
         for where, row in read_lines(path, blank="refuse"):
-            origin(row, where)
-            yield row_key(row, where), row
-    else:
-        seen: set[Key] = set()
-        for path in files.rollouts:
-            for where, row in read_lines(path, blank="refuse", torn="skip"):
-                key = row_key(row, where)
-                if key not in seen:
-                    seen.add(key)
-                    yield key, input_row(row)
+            inputs.add(row_key(row, where), row, where)
+    return results
 
 
-def _run_of(row: JsonObject) -> tuple[str | None, str | None]:
-    agent, stamp = origin(row, "the input row")
-    return agent if stamp is None else stamp, agent
+def _lines(paths: Sequence[Path]) -> Iterator[tuple[str, JsonObject]]:
+    for path in paths:
+        yield from read_lines(path, blank="refuse", torn="skip")
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,14 +174,14 @@ class _Attempt:
 
 
 def _attempts(
-    failures: Iterable[tuple[str, JsonObject]], inputs: Iterable[tuple[Key, JsonObject]], results: Iterable[GymRow]
+    failures: Iterable[tuple[str, JsonObject]], inputs: InputRows, results: Iterable[GymRow]
 ) -> list[_Attempt]:
     """Return the sidecar's rows about planned rollouts; of several answers of one that has no result, the last counts.
 
     Raises:
         ConfigError: an answer's row has an odd shape.
     """
-    planned, done = {key for key, _ in inputs}, {row.key for row in results}
+    planned, done = set(inputs.all_keys()), {row.key for row in results}
     numbered: list[tuple[Key, int, JsonObject]] = []
     counts: Counter[Key] = Counter()
     answers: dict[Key, int] = {}
@@ -205,11 +200,11 @@ def _attempts(
 def _record(run_id: str, found: _Rows, made_with: Mapping[str, str], *, completed: int) -> RunRecord:
     inputs = found.inputs
     masked = {row.key for row in found.results if row.masked}
-    measured = [(key, row) for key, row in inputs if key not in masked]
-    labels = label_with_masked((_run_of(row) for _, row in measured), (_run_of(row) for _, row in inputs))
-    fan_out = is_fan_out((key[0], labels.get(_run_of(row)[0] or "")) for key, row in measured)
+    measured = [(key, run) for key, run in inputs.runs() if key not in masked]
+    labels = label_with_masked((run for _, run in measured), (run for _, run in inputs.runs()))
+    fan_out = is_fan_out((key[0], labels.get(run[0] or "")) for key, run in measured)
     version = hashlib.sha256()
-    for _, row in inputs:
+    for _, _, row in inputs.rows():
         version.update(orjson.dumps(row, option=orjson.OPT_SORT_KEYS))
     spec = RunSpec(
         benchmark=f"{IMPORTED}/{run_id}",
@@ -217,14 +212,14 @@ def _record(run_id: str, found: _Rows, made_with: Mapping[str, str], *, complete
         run_id=run_id,
         harness=PartSpec(name=VERIFIER),
         verifier=PartSpec(name=VERIFIER),
-        num_repeats=max(1, len({key[1] for key, _ in inputs})),
+        num_repeats=max(1, len({key[1] for key in inputs.all_keys()})),
         imported={"files": [path.name for path in found.files.rollouts], "fan_out": fan_out, "labels": labels},
     )
     return RunRecord(
         spec=spec,
         status="finished" if completed == len(inputs) else "incomplete",
         verification_id=IMPORTED,
-        planned_tasks=len({key[0] for key, _ in inputs}),
+        planned_tasks=len({key[0] for key in inputs.all_keys()}),
         planned_rollouts=len(inputs),
         versions=made_with,
     )
@@ -236,26 +231,26 @@ class _Rows:
 
     files: GymFiles
     results: Sequence[GymRow]
-    inputs: Sequence[tuple[Key, JsonObject]]
+    inputs: InputRows
     attempts: Sequence[_Attempt]
 
     def lines(self) -> Iterator[tuple[JsonObject, GymRow]]:
         """Yield the result rows once more: they may be too large to be kept."""
-        rows = (row for path in self.files.rollouts for _, row in read_lines(path, blank="refuse", torn="skip"))
+        rows = (row for _, row in _lines(self.files.rollouts))
         yield from zip(rows, self.results, strict=True)
 
 
 def _store(lake: Lake, record: RunRecord, found: _Rows) -> None:
     spec, at = record.spec, datetime.now(UTC)
     run_id, labels = spec.run_id, (spec.imported or {})["labels"]
-    ids = TaskIds.of(key[0] for key, _ in found.inputs)
-    planned = [(ids.row(key), row) for key, row in found.inputs]
+    ids = TaskIds.of(key[0] for key in found.inputs.all_keys())
+    for key in found.inputs.all_keys():
+        ids.row(key)  # refuses what the tables cannot hold, before anything is written
     failed = Counter(attempt.key for attempt in found.attempts)
 
     def input_rows() -> Iterator[JsonObject]:
-        for columns, row in planned:
-            run_key, agent = _run_of(row)
-            yield input_row_of(run_id, columns, row, (agent, run_key, labels.get(run_key or "")))
+        for key, (run_key, agent), row in found.inputs.rows():
+            yield input_row_of(run_id, ids.row(key), row, (agent, run_key, labels.get(run_key or "")))
 
     def answers() -> Iterator[tuple[JsonObject, GymRow, JsonObject]]:
         for row, read in found.lines():
@@ -272,6 +267,7 @@ def _store(lake: Lake, record: RunRecord, found: _Rows) -> None:
 
     lake.ensure(RUNS, INPUTS, ROLLOUTS, VERIFICATIONS, TASK_PROFILES, METRICS, TASKS)
     version = spec.dataset_version or ""
+    planned = ((ids.row(key), row) for key, _, row in found.inputs.rows())
     _write(lake, TASKS, task_rows(spec.benchmark, version, planned), benchmark=spec.benchmark, version=version)
     _write(lake, INPUTS, input_rows(), run_id=run_id)
     rollouts = (rollout_row(run_id, columns, row, at) for row, _, columns in answers())
@@ -287,7 +283,8 @@ def _write(lake: Lake, table: Table, rows: Iterable[JsonObject], **equals: str) 
     """Make rows the table's only ones with these values, in commits of bounded size."""
     first = True
     for chunk in _chunks(table, rows):
-        frame = lake.spark.createDataFrame(chunk)
+        # Spark makes a partition, hence a file, of every few hundred rows that it is given.
+        frame = lake.spark.createDataFrame(chunk).coalesce(1 + chunk.nbytes // _FILE_BYTES)
         if first:
             lake.replace(table, frame, **equals)
         else:

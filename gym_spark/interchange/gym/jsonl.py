@@ -7,14 +7,18 @@ bits becomes a float.
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
+from typing import BinaryIO, Final, Literal
 
 import orjson
 
 from gym_spark.config import JsonObject
 from gym_spark.errors import ConfigError
+
+#: Bytes that are read at once from a file's end.
+_BLOCK: Final = 1 << 20
 
 
 def beside(rollouts: Path, what: str) -> Path:
@@ -70,10 +74,28 @@ def torn_bytes(path: Path) -> int:
     Raises:
         ConfigError: the file is missing or unreadable.
     """
-    last = b""
-    for line in _lines(path):
-        last = line
+    try:
+        with path.open("rb") as stream:
+            start = _last_line(stream)
+            stream.seek(start)
+            last = stream.read()
+    except FileNotFoundError as error:
+        raise ConfigError(f"There is no file '{path}'; check the path.") from error
+    except OSError as error:
+        raise ConfigError(f"'{path}' cannot be read ({error}).") from error
     return len(last) if _is_torn(last) else 0
+
+
+def _last_line(stream: BinaryIO) -> int:
+    """Return where what follows the last line end begins, looking from the end."""
+    place = stream.seek(0, io.SEEK_END)
+    while place:
+        block = min(place, _BLOCK)
+        stream.seek(place - block)
+        if (end := stream.read(block).rfind(b"\n")) >= 0:
+            return place - block + end + 1
+        place -= block
+    return 0
 
 
 def _is_torn(line: bytes) -> bool:

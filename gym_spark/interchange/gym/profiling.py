@@ -54,45 +54,44 @@ class Entries:
     repeats: list[JsonObject]
 
 
-def entries_of(numbers: Mapping[str | None, LabelNumbers], custom: CustomMetrics) -> Entries:
+def entries_of(numbers: Mapping[str | None, LabelNumbers], custom: Mapping[str, CustomMetrics]) -> Entries:
     """Return the entry of each label, and of each label and repeat, of labels that have several.
 
     Args:
         numbers: By label.
-        custom: The benchmark's own metrics, which stand over others of their name.
+        custom: The benchmark's own metrics by label, which stand over others of their name.
     """
     named = {label: own for label, own in numbers.items() if label is not None}
-    overall = {name: value for name, value in custom.overall.items() if value is not None}
-    repeats: dict[str, list[JsonObject]] = {}
-    for label in sorted(named):
-        entries = repeats_of(label, named[label])
-        own = [custom.by_repeat.get(entry[REPEAT], {}) for entry in entries]
-        repeats[label] = merge_repeat_metrics(entries, own, custom.overall)
+    repeats = {label: repeats_of(label, named[label], custom.get(label)) for label in sorted(named)}
     agents = agent_entries(
         {label: statistic_keys(own.statistics) for label, own in named.items() if own.sums.rows},
         {label: across_repeats(entries) for label, entries in repeats.items()},
         {label: coverage_of(own) for label, own in named.items()},
     )
     return Entries(
-        agents=[entry | overall if entry["agent_ref"]["name"] in named else entry for entry in agents],
+        agents=[entry | custom.get(entry["agent_ref"]["name"], CustomMetrics()).members() for entry in agents],
         repeats=[entry for label in sorted(repeats) for entry in repeats[label]],
     )
 
 
-def repeats_of(label: str | None, own: LabelNumbers) -> list[JsonObject]:
+def repeats_of(label: str | None, own: LabelNumbers, custom: CustomMetrics | None = None) -> list[JsonObject]:
     """Return the entries of a label's repeats, if it has several.
 
     Args:
         label: The label; None in an aggregate.
         own: Its numbers.
+        custom: The benchmark's own metrics of the label.
     """
     counts = own.sums.tasks_by_repeat
     if len(counts) < 2:
         return []
-    return [
+    entries = [
         repeat_entry(repeat, samples, own.sums.tasks, own.by_repeat.get(repeat, {}), label=label)
         for repeat, samples in counts.items()
     ]
+    if custom is None:
+        return entries
+    return merge_repeat_metrics(entries, [custom.by_repeat.get(entry[REPEAT], {}) for entry in entries], custom.overall)
 
 
 def coverage_of(own: LabelNumbers) -> dict[str, int]:
@@ -113,6 +112,22 @@ def group_partitions(*numbers: LabelNumbers) -> int:
     return 1 + sum(own.sums.tasks for own in numbers) // TASKS_PER_PIECE
 
 
+def with_own(rows: DataFrame, by_task: DataFrame | None) -> DataFrame:
+    """Add `own`: the benchmark's own metrics of a row's task as JSON without braces, null for none.
+
+    Args:
+        rows: With the key columns of `by_task`.
+        by_task: Of `results.custom.by_task`, if there are any.
+    """
+    if by_task is None:
+        return rows
+    key = [name for name in by_task.columns if name not in ("name", "value")]
+    pairs = F.map_from_entries(F.collect_list(F.struct("name", "value")))
+    texts = by_task.where(F.col("value").isNotNull()).groupBy(*key).agg(F.to_json(pairs).alias("own"))
+    inside = F.expr("substring(own, 2, length(own) - 2)")
+    return rows.join(texts.withColumn("own", inside), on=key, how="left")
+
+
 def _member(name: str, value: Column) -> Column:
     return F.concat(F.lit(f'"{name}":'), value.cast("string"))
 
@@ -129,21 +144,10 @@ def task_sample(agent: str) -> Column:
     return F.concat(F.lit("{"), members, F.lit("}"))
 
 
-def own_members(by_task: DataFrame) -> DataFrame:
-    """Return a benchmark's own metrics of single tasks as members of their group entries: `task_id`, `own` (JSON).
-
-    Args:
-        by_task: `task_id`, `name`, `value`.
-    """
-    pairs = F.to_json(F.map_from_entries(F.collect_list(F.struct("name", "value")))).alias("own")
-    known = by_task.where(F.col("value").isNotNull()).groupBy("task_id").agg(pairs)
-    return known.select("task_id", F.expr("substring(own, 2, length(own) - 2)").alias("own"))
-
-
 def write_profile(
     files: ProfileFiles,
     passes: DataFrame,
-    custom: CustomMetrics,
+    custom: Mapping[str, CustomMetrics],
     *,
     planned: int,
     allow_partial: bool,
@@ -153,7 +157,7 @@ def write_profile(
     Args:
         files: Where to.
         passes: Rows of `PASS_SCHEMA`, kept.
-        custom: The benchmark's own metrics.
+        custom: The benchmark's own metrics by label.
         planned: Planned rollouts.
         allow_partial: Also where some of them have no result.
 
@@ -190,5 +194,5 @@ def _metric_rows(entry: JsonObject, numbers: Mapping[str | None, LabelNumbers]) 
     sums = numbers[label].sums
     about = {"denominator": "measured", "label": label, "n_tasks": sums.tasks, "n_rollouts": sums.rows}
     for name, value in entry.items():
-        if name != "agent_ref":
+        if isinstance(value, int | float):
             yield about | {"name": name, "value": float(value)}

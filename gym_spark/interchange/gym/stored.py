@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -12,7 +12,7 @@ import orjson
 from gym_spark.config import JsonObject
 from gym_spark.endpoint.failures import EndpointFailure
 from gym_spark.endpoint.replies import reply_from
-from gym_spark.endpoint.usage import Usage, usage_row
+from gym_spark.endpoint.usage import usage_row
 from gym_spark.errors import ConfigError
 from gym_spark.interchange.gym.rows import REPEAT, TASK, GymRow, Index, Key, index_order
 from gym_spark.results.partition_rows import PERF
@@ -124,11 +124,11 @@ def _sent_elsewhere(run_id: str, ids: JsonObject, at: datetime) -> JsonObject:
 
 
 def _answered(response: JsonObject) -> JsonObject:
-    """Return text, state and usage of an answer; of one in a shape that we do not know, nothing."""
+    """Return text, state and usage of an answer; of one in a shape that we do not know, the usage that it tells."""
     try:
         answer = reply_from(response, "responses")
-    except EndpointFailure:
-        return {"usage": usage_row(Usage())}
+    except EndpointFailure as failure:
+        return {"usage": usage_row(failure.usage)}
     return {
         "output_text": answer.output_text,
         "answer_state": answer.answer_state,
@@ -230,20 +230,21 @@ def _json(value: Any) -> str:
     return orjson.dumps(value).decode()
 
 
-def task_rows(benchmark: str, version: str, inputs: Sequence[tuple[JsonObject, JsonObject]]) -> list[JsonObject]:
-    """Return the rows of `tasks`: one per task, made from its first input row.
+def task_rows(benchmark: str, version: str, inputs: Iterable[tuple[JsonObject, JsonObject]]) -> Iterator[JsonObject]:
+    """Yield the rows of `tasks`: one per task, made from its first input row.
 
     Args:
         benchmark: Name that stands for the run's tasks.
         version: Digest of the inputs.
         inputs: (columns of `TaskIds.row`, input row) in key order.
     """
-    firsts: dict[str, JsonObject] = {}
+    told: set[str] = set()
     for ids, row in inputs:
-        if ids["task_id"] not in firsts:
+        if ids["task_id"] not in told:
+            told.add(ids["task_id"])
             kept = {name: value for name, value in row.items() if not name.startswith("_ng_") and name != "agent_ref"}
             request = kept.pop("responses_create_params", None) or {}
-            firsts[ids["task_id"]] = {
+            yield {
                 "benchmark": benchmark,
                 "version": version,
                 "task_id": ids["task_id"],
@@ -254,4 +255,3 @@ def task_rows(benchmark: str, version: str, inputs: Sequence[tuple[JsonObject, J
                 "verifier_inputs": _json(kept),
                 "metadata": "{}",
             }
-    return list(firsts.values())
