@@ -9,11 +9,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from gym_spark.config import EndpointSpec, PartSpec
+from gym_spark.errors import StorageError
 from gym_spark.results.outcomes import kept
 from gym_spark.rollout.share import Share
 from gym_spark.rollout.spending import shared_out
 from gym_spark.rollout.stage import task_slots
-from gym_spark.tables.lake import Lake
+from gym_spark.tables.lake import SPARK_ERRORS, Lake, first_line
 from gym_spark.tables.schemas import VERIFICATIONS
 from gym_spark.verdict_units import first_unit, in_units, is_slow
 from gym_spark.verify.base import load_verifier
@@ -81,7 +82,10 @@ def judge_and_store(
         rows = rows.withColumn("unsafe", F.lit(True)) if unsafe else rows
         if slow:
             with kept(rows) as judged:
-                judged.count()
+                try:
+                    judged.count()
+                except SPARK_ERRORS as error:
+                    raise StorageError(f"Judging failed: {first_line(error)}") from error
                 lake.append(VERIFICATIONS, judged)
         else:
             lake.append(VERIFICATIONS, rows)

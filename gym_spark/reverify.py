@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from typing import Final
+
+from pyspark.sql import functions as F
 
 from gym_spark.config import EndpointSpec, JsonObject, PartSpec
 from gym_spark.connection import Say, connected_judge, named_judge
@@ -13,18 +17,21 @@ from gym_spark.errors import ConfigError, did_you_mean
 from gym_spark.interchange.gym.stored import IMPORTED
 from gym_spark.judging import judge_and_store
 from gym_spark.ledger import verification_id_of
+from gym_spark.planning import asked
 from gym_spark.reporting import run_outcomes
 from gym_spark.results.flips import Change, change_between
 from gym_spark.results.outcomes import kept
 from gym_spark.rollout.share import WHOLE, Share
 from gym_spark.selection import Selection, counted, to_judge
 from gym_spark.tables.lake import Lake
-from gym_spark.tables.reverifications import noted_of
+from gym_spark.tables.reverifications import noted_of, owner_of
 from gym_spark.tables.runs import RunRecord, versions
 from gym_spark.tables.schemas import REVERIFICATIONS, VERIFICATIONS
 from gym_spark.verify.base import Verifier, check_sandbox, load_verifier, verifier_digest
 from gym_spark.verify.sandbox.choice import sandbox_description
 from gym_spark.verify.stage import is_retried
+
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +97,12 @@ def reverify(
             verifier's; a selection is wrong, or there is nothing to retry. Nothing was written.
     """
     selection = selection or Selection()
+    _check_name(verification_id)
     loaded = load_verifier(verifier.name, verifier.params)
     check_sandbox(verifier.name, loaded, sandbox)
     judge = named_judge(verifier.name, loaded, judge)
     unsafe = _is_unsafe(verifier.name, loaded, force=force)
+    _check_inputs(lake, record, verifier.name, loaded)
     run_id, only_again = record.spec.run_id, bool(selection.retry) and not resume
     name = verification_id or verification_id_of(verifier, judge)
     digest = verifier_digest(verifier.name, verifier.params, judge)
@@ -122,6 +131,8 @@ def reverify(
             lake.ensure(VERIFICATIONS, REVERIFICATIONS)
             used = sandbox if loaded.wants_sandbox else None
             _note(lake, record, name, verifier, selection, unsafe=unsafe, judge=judge, sandbox=used)
+            if owner_of(lake, run_id, name) != digest:
+                raise ConfigError(_taken(run_id, name))
             commits = judge_and_store(
                 lake,
                 todo,
@@ -173,6 +184,35 @@ def own_verifier(record: RunRecord) -> PartSpec:
     return record.spec.verifier
 
 
+def _check_name(verification_id: str | None) -> None:
+    if verification_id is not None and not _NAME.fullmatch(verification_id):
+        raise ConfigError(
+            f"--verification-id takes up to 128 letters, digits, '.', '_' and '-', not '{verification_id[:200]}'."
+        )
+
+
+def _taken(run_id: str, name: str) -> str:
+    return (
+        f"The verification '{name}' of the run '{run_id}' was made by another verifier, other parameters, or other "
+        "versions of its libraries; take another --verification-id."
+    )
+
+
+def _check_inputs(lake: Lake, record: RunRecord, name: str, loaded: Verifier) -> None:
+    """Refuse a verifier that needs what no task of the run has: every verdict would be an error.
+
+    Raises:
+        ConfigError: no task has it.
+    """
+    for field in loaded.needs:
+        there = F.get_json_object("verifier_inputs", f"$['{field}']").isNotNull()
+        if asked(lake, record).where(there).first() is None:
+            how = "import the run once more, with --inputs" if record.spec.imported is not None else "choose another"
+            raise ConfigError(
+                f"The verifier '{name}' needs '{field}', which no task of the run '{record.spec.run_id}' has; {how}."
+            )
+
+
 def _is_unsafe(name: str, loaded: Verifier, *, force: bool) -> bool:
     """Tell whether the verdicts must be marked, or refuse to make such."""
     if loaded.mode in ("stateless", "judge"):
@@ -193,11 +233,9 @@ def _is_there(lake: Lake, run_id: str, name: str, digest: str, *, completes: boo
     """
     stored = lake.read(VERIFICATIONS, run_id=run_id, verification_id=name).select("verifier_digest").distinct()
     digests = {row["verifier_digest"] for row in stored.collect()}
-    if digests - {digest} - ({IMPORTED} if completes else set()):
-        raise ConfigError(
-            f"The verification '{name}' of the run '{run_id}' was made by another verifier, other parameters, or other "
-            "versions of its libraries; take another --verification-id."
-        )
+    owner = owner_of(lake, run_id, name)
+    if (digests | ({owner} if owner else set())) - {digest} - ({IMPORTED} if completes else set()):
+        raise ConfigError(_taken(run_id, name))
     return bool(digests)
 
 

@@ -69,6 +69,7 @@ class RunStanding:
     Attributes:
         verification_id: The verification that its numbers are taken from, the run's own.
         verifications: Those that `eval reverify` made of it.
+        verdicts: Of each verification that has any: state -> verdicts, of attempts judged again every one.
     """
 
     run_id: str
@@ -80,6 +81,7 @@ class RunStanding:
     jobs: tuple[JobStanding, ...]
     verification_id: str
     verifications: tuple[Noted, ...]
+    verdicts: Mapping[str, Mapping[str, int]]
 
     def to_json(self) -> str:
         """Return it as strict JSON."""
@@ -114,6 +116,7 @@ def _standing(lake: Lake, record: RunRecord) -> RunStanding:
     with kept(passed(rows, policy)) as passes:
         coverage, metrics = profile_numbers(counts_of(passes), profiles_of(passes), max_k=1, exceptions_count_as=policy)
     mean = next(item for item in metrics if (item.name, item.denominator) == ("mean_reward", "scored"))
+    noted = noted_of(lake, spec.run_id)
     standings = [_job_standing(job.last_beat(), job.statuses()) for job in jobs]
     return RunStanding(
         run_id=spec.run_id,
@@ -124,8 +127,17 @@ def _standing(lake: Lake, record: RunRecord) -> RunStanding:
         mean_reward=mean.value,
         jobs=tuple(standing for standing in standings if standing is not None),
         verification_id=record.verification_id,
-        verifications=tuple(noted_of(lake, spec.run_id).values()),
+        verifications=tuple(noted.values()),
+        verdicts=_verdicts(lake, spec.run_id) if noted else {},
     )
+
+
+def _verdicts(lake: Lake, run_id: str) -> dict[str, dict[str, int]]:
+    rows = lake.read(VERIFICATIONS, run_id=run_id).groupBy("verification_id", "state").count().collect()
+    found: dict[str, dict[str, int]] = {}
+    for row in rows:
+        found.setdefault(row["verification_id"], {})[row["state"]] = row["count"]
+    return found
 
 
 def _with_staged(lake: Lake, stored: DataFrame, jobs: list[Staging]) -> DataFrame:

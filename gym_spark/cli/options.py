@@ -106,6 +106,9 @@ _SPEC_FLAGS: Final[tuple[tuple[str, str, Any, str], ...]] = (
 )
 
 
+_judge_url = click.option("--judge-url", "spec__judge__urls", multiple=True, help="Address of the judge's endpoint.")
+
+
 def run_spec(command: Decorated) -> Decorated:
     """Add every flag that describes a run; the command takes them as keywords and gives them to :func:`spec_fields`."""
     for flag, field, kind, text in reversed(_SPEC_FLAGS):
@@ -116,7 +119,7 @@ def run_spec(command: Decorated) -> Decorated:
         click.option(
             "--model-url", "spec__endpoint__urls", multiple=True, help="Address of the endpoint; repeat for replicas."
         ),
-        click.option("--judge-url", "spec__judge__urls", multiple=True, help="Address of the judge's endpoint."),
+        _judge_url,
         search_dir,
         benchmark,
     ):
@@ -124,11 +127,19 @@ def run_spec(command: Decorated) -> Decorated:
     return command
 
 
+def judging(command: Decorated) -> Decorated:
+    """Add the flags of `RunSpec` that say who judges and where, for stored rollouts; as :func:`run_spec` does."""
+    for flag, field, kind, text in reversed(_SPEC_FLAGS):
+        if field.partition(".")[0] in ("judge", "sandbox"):
+            command = click.option(flag, _keyword(field), type=kind, help=text)(command)
+    return _judge_url(command)
+
+
 def spec_fields(keywords: Mapping[str, Any]) -> JsonObject:
     """Return the `RunSpec` fields that were given among a command's keywords."""
     fields: JsonObject = {}
     for keyword, value in keywords.items():
-        if keyword.startswith("spec__"):
+        if keyword.startswith("spec__") and value not in (None, ()):
             for part in reversed(keyword.removeprefix("spec__").split("__")):
                 value = {part: value}
             fields = merge(fields, value)

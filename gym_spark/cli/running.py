@@ -21,6 +21,7 @@ from gym_spark.prepare.catalog import find_benchmark, search_path
 from gym_spark.prepare.prompts import read_prompt_config
 from gym_spark.resolve import Evaluation, resolve_run
 from gym_spark.rollout.share import Share, parse_share
+from gym_spark.verify.base import load_verifier
 
 if TYPE_CHECKING:
     from gym_spark.results.run_profile import RunProfile
@@ -130,7 +131,13 @@ def verify(run_id: str, lake: str) -> int:
 @options.run_id
 @options.lake
 @click.option("--verifier", metavar="NAME", help="Verifier, by name or module:Class; the run's own unless given.")
-@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Set verifier.params.NAME; repeatable.")
+@click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Set verifier.params.NAME, or judge.NAME (judge={} is the small local model); repeatable.",
+)
 @options.verification_id
 @click.option("--tasks", metavar="IDS", help="Judge only these tasks: ids by commas, or @FILE with one on each line.")
 @click.option(
@@ -146,10 +153,7 @@ def verify(run_id: str, lake: str) -> int:
 @click.option("--resume", is_flag=True, help="Complete a verification that exists.")
 @click.option("--force", is_flag=True, help="Judge although the verifier needs a live session; marked as unsafe.")
 @options.shards
-@click.option("--sandbox", default="off", show_default=True, help="Where model-written code may run.")
-@click.option("--judge-url", "judge_urls", multiple=True, help="Address of the judge's endpoint, as in eval run.")
-@click.option("--judge-model", help="Model that judges; the run's own judge unless given.")
-@click.option("--judge-api-key-env", metavar="NAME", help="Environment variable that holds the judge's API key.")
+@options.judging
 @options.no_preflight
 @options.as_json
 def reverify(
@@ -165,20 +169,18 @@ def reverify(
     resume: bool,
     force: bool,
     shards: str,
-    sandbox: str,
-    judge_urls: tuple[str, ...],
-    judge_model: str | None,
-    judge_api_key_env: str | None,
     no_preflight: bool,
     as_json: bool,
+    **fields: Any,
 ) -> int:
     """Judge stored rollouts once more, with another verifier or other parameters; asks no model for an answer."""
     params, judge_fields = _verifier_params(overrides)
-    given = {"urls": judge_urls or None, "model": judge_model, "api_key_env": judge_api_key_env}
-    given = {name: value for name, value in given.items() if value is not None}
-    if given or judge_fields is not None:
-        judge_fields = merge(judge_fields or {}, given)
+    given = options.spec_fields(fields)
+    if "judge" in given:
+        judge_fields = merge(judge_fields or {}, given["judge"])
     share, ids = parse_share(shards), _task_ids(tasks)
+    if verifier is not None:
+        load_verifier(verifier, params)  # a mistake is told before Spark starts
     from gym_spark import flow
     from gym_spark.cli.standing import change_lines
     from gym_spark.reverify import own_verifier, reverify
@@ -205,7 +207,7 @@ def reverify(
         resume=resume,
         force=force,
         share=share,
-        sandbox=sandbox,
+        sandbox=given.get("sandbox", "off"),
         judge=judge,
         preflight=not no_preflight,
         say=say,
@@ -218,10 +220,14 @@ def _verifier_params(overrides: tuple[str, ...]) -> tuple[JsonObject, JsonObject
     """Return parameters of the verifier, and fields of the judge's endpoint; None where nothing names a judge."""
     given = parse_overrides(overrides)
     verifier, judge = given.pop("verifier", {}), given.pop("judge", None)
-    odd = [*given, *(f"verifier.{key}" for key in verifier if key != "params")]
+    parts = {"verifier": verifier, "judge": judge or {}}
+    parts["verifier.params"] = verifier.get("params", {}) if isinstance(verifier, dict) else {}
+    odd = [*given, *(f"verifier.{key}" for key in verifier if key != "params")] if isinstance(verifier, dict) else []
+    odd += [name for name, value in parts.items() if not isinstance(value, dict)]
     if odd:
-        raise ConfigError(f"--set takes verifier.params.NAME=VALUE here, not '{odd[0]}'; see --verifier.")
-    return verifier.get("params", {}), judge
+        hint = "" if "." in odd[0] or odd[0] in parts else f" (is it verifier.params.{odd[0]}?)"
+        raise ConfigError(f"--set takes verifier.params.NAME=VALUE or judge.NAME=VALUE here, not '{odd[0]}'{hint}.")
+    return parts["verifier.params"], judge
 
 
 def _task_ids(text: str | None) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
 from typing import Final
 
@@ -23,25 +24,38 @@ def change_lines(done: Reverification) -> Iterator[str]:
     change = done.change
     verdicts = ", ".join(f"{count} {state}" for state, count in change.verdicts.items()) or "none"
     yield (
-        f"{done.run_id}: {done.judged} rollouts judged by {done.verification_id}, which has verdicts on "
+        f"{done.run_id}: {_of(done.judged, 'rollout')} judged by {done.verification_id}, which has verdicts on "
         f"{change.compared} of {change.planned} planned rollouts: {verdicts}."
     )
+    if change.reasons:
+        yield "Not scored, such as: " + "; ".join(f"{state}: {why}" for state, why in change.reasons.items()) + "."
     if done.unsafe:
         yield "Unsafe: the verifier needs more than what is stored; these verdicts may mean nothing."
     flips = [
-        f"{found.rollouts} rollouts of {found.tasks} tasks {_FLIPS[kind]}"
+        f"{_of(found.rollouts, 'rollout')} of {_of(found.tasks, 'task')} {_FLIPS[kind]}{_such_as(found.example)}"
         for kind, found in change.flips.items()
         if found.rollouts
     ]
     beside = "what it was before" if done.compared_with == done.verification_id else done.compared_with
     yield f"Beside {beside}: {'; '.join(flips) or 'nothing flipped'}."
-    if change.delta is None:
+    if change.delta is None or change.before is None or change.after is None:
         yield "Mean reward: no rollout is scored in both."
         return
     interval = "no interval can be estimated from that"
     if change.ci_low is not None and change.ci_high is not None:
         interval = f"95 % interval {change.ci_low:+.3f} to {change.ci_high:+.3f}"
-    yield f"Mean reward: {change.delta:+.3f} over {change.n_tasks} tasks scored in both, {interval}."
+    yield (
+        f"Mean reward changed by {change.delta:+.3f}, from {change.before:.3f} to {change.after:.3f}, over "
+        f"{_of(change.n_tasks, 'task')} scored in both; {interval}."
+    )
+
+
+def _of(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
+def _such_as(example: tuple[str, int] | None) -> str:
+    return "" if example is None else f" (such as repeat {example[1]} of task {example[0]})"
 
 
 def run_lines(runs: Iterable[JsonObject]) -> Iterator[str]:
@@ -66,7 +80,13 @@ def standing_lines(standing: RunStanding) -> Iterator[str]:
     for noted in standing.verifications:
         unsafe = ", unsafe" if noted.unsafe else ""
         own = ", the run's own" if noted.verification_id == standing.verification_id else ""
-        yield f"Verified again: {noted.verification_id}{own} (by {noted.verifier} at {noted.recorded_at[:19]}{unsafe})."
+        params = ", ".join(f"{name}={json.dumps(value)}" for name, value in noted.params.items())
+        counts = standing.verdicts.get(noted.verification_id, {})
+        told = ", ".join(f"{count} {state}" for state, count in sorted(counts.items())) or "no verdict yet"
+        yield (
+            f"Verified again: {noted.verification_id}{own} (by {noted.verifier}({params}) at {noted.recorded_at[:19]}"
+            f"{unsafe}): {told}."
+        )
     for job in standing.jobs:
         who = f"Job for shards {job.share} (process {job.pid} on {job.host}"
         if not job.is_alive:

@@ -317,8 +317,8 @@ def check_judge(name: str, verifier: Verifier, judge: EndpointSpec | None) -> No
         return
     if judge is None:
         raise ConfigError(
-            f"The verifier '{name}' asks a model; name its endpoint with --judge-url and --judge-model "
-            "(further settings: judge.* as endpoint.* in a --config file; judge={} is the small local model)."
+            f"The verifier '{name}' asks a model; name its endpoint with --judge-url and --judge-model, or take the "
+            "small local model with --set judge={} (further settings: judge.* as endpoint.*)."
         )
     if judge.budget is not None:
         raise ConfigError(

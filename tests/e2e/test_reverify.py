@@ -6,12 +6,18 @@ import json
 import subprocess
 import sys
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
 import pyarrow.parquet as pq
 
+from gym_spark.config import PartSpec
+from gym_spark.errors import ConfigError
+from gym_spark.reverify import reverify
 from gym_spark.tables.lake import Lake
+from gym_spark.tables.reverifications import noted_of
+from gym_spark.tables.runs import get_run
 from gym_spark.tables.schemas import REVERIFICATIONS, ROLLOUTS, VERIFICATIONS
 from tests.e2e.conftest import Run, Told
 from tests.e2e.test_flow import arguments, quiz
@@ -52,7 +58,9 @@ def test_p41_a_second_verification_counts_what_it_could_not_judge_and_leaves_the
         assert told.code == 0, told.err
         done = json.loads(told.out)
         assert (done["judged"], done["change"]["verdicts"]) == (10, {"not_scored": 5, "scored": 5})
-        assert done["change"]["flips"]["fail_to_pass"] == {"rollouts": 5, "tasks": 5}
+        answered = lake.read(ROLLOUTS).where("state = 'completed'").collect()
+        example = [min(row["task_id"] for row in answered), 0]
+        assert done["change"]["flips"]["fail_to_pass"] == {"rollouts": 5, "tasks": 5, "example": example}
         assert done["change"]["delta"] == 1.0
         assert states(lake, done["compared_with"]) == old
         profile = ["eval", "profile", "--run-id", "r1", "--json"]
@@ -103,8 +111,8 @@ def test_p42_a_verifier_that_needs_the_session_is_refused_unless_forced_and_then
     lines = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
     assert [line["verification"]["unsafe"] for line in lines] == [True] * 10
     status = gym("eval", "status", "--run-id", "r1")
-    assert f"Verified again: forced (by {IN_SESSION} at " in status.out
-    assert ", unsafe)." in status.out
+    assert f"Verified again: forced (by {IN_SESSION}() at " in status.out
+    assert ", unsafe): 5 not_scored, 5 scored." in status.out
     (noted,) = json.loads(gym("eval", "status", "--run-id", "r1", "--json").out)["verifications"]
     assert (noted["verification_id"], noted["verifier"], noted["unsafe"]) == ("forced", IN_SESSION, True)
     assert "Unsafe" not in gym("eval", "profile", "--run-id", "r1").out
@@ -121,7 +129,14 @@ MISTAKES: Final = [
     (["--where", "cast(output_text AS int) > 3"], "--where 'cast(output_text AS int) > 3' cannot be used"),
     (["--tasks", "nobody"], "no task 'nobody'"),
     (["--tasks", "@none.txt"], "--tasks cannot read 'none.txt'"),
-    (["--set", "sampling.temperature=1"], "--set takes verifier.params.NAME=VALUE here, not 'sampling'"),
+    (["--set", "sampling.temperature=1"], "--set takes verifier.params.NAME=VALUE or judge.NAME=VALUE here, not 'samp"),
+    (["--set", "tolerance=1"], "not 'tolerance' (is it verifier.params.tolerance?)"),
+    (["--set", "verifier.params=3"], "not 'verifier.params'"),
+    (["--set", "verifier=3"], "not 'verifier'"),
+    (["--verification-id", "a/b"], "--verification-id takes up to 128 letters"),
+    (["--verification-id", "x" * 300], "--verification-id takes up to 128 letters"),
+    (["--verifier", "instruction_following"], "needs 'instruction_id_list', which no task of the run 'r1' has"),
+    (["--verifier", "llm_judge"], "take the small local model with --set judge={}"),
     (["--set", "verifier.params.nme=1"], "unknown key 'nme'"),
     (["--verification-id", "x", "--judge-failed-only"], "no verification 'x' to go on with"),
     (["--judge-failed-only", "--resume"], "--judge-failed-only judges nothing else"),
@@ -180,7 +195,7 @@ def test_what_a_judge_failed_on_is_judged_again_and_shown_beside_what_it_was(
         first = json.loads(gym(*words, "--tasks", *one, "--json").out)
         assert (first["judged"], first["change"]["verdicts"]) == (1, {"judge_failed": 3, "scored": 1})
         rest = gym(*words)
-        assert "Beside what it was before: 3 rollouts of 3 tasks from not scored to scored." in rest.out
+        assert "Beside what it was before: 3 rollouts of 3 tasks from not scored to scored (such as repeat 0 of task " in rest.out
         assert "0 rollouts judged" in gym(*words).out
         # Whoever shows a rollout shows the verdict that stands, once.
         gym("eval", "export", "--run-id", "r1", "--output", tmp_path / "rows.jsonl")
@@ -225,3 +240,39 @@ def test_a_killed_reverification_keeps_its_finished_parts_and_is_completed(
         assert server.requests == sent, "no model was asked"
     rows = lake.read(VERIFICATIONS, verification_id="slow").groupBy("task_id", "rollout_index").count().collect()
     assert Counter(row["count"] for row in rows) == Counter({1: 900})
+
+
+def test_a_name_belongs_to_the_verifier_that_was_first(gym: Run, lake: Lake, tmp_path: Path) -> None:
+    """Two jobs at once, one name, other parameters: one of them judges, and the other one is refused."""
+    with FakeOpenAI(half_fails) as server:
+        stored_run(gym, tmp_path, server)
+    record = get_run(lake, "r1")
+
+    def judge(case: bool) -> str:
+        part = PartSpec(name="exact_match", params={"ignore_case": case})
+        try:
+            return reverify(lake, record, part, verification_id="race", say=lambda text: None).verification_id
+        except ConfigError as error:
+            return str(error)
+
+    with ThreadPoolExecutor(2) as pool:
+        told = sorted(pool.map(judge, [True, False]))
+    assert told[1] == "race"
+    assert "was made by another verifier" in told[0]
+    digests = {row["verifier_digest"] for row in lake.read(VERIFICATIONS, verification_id="race").collect()}
+    assert len(digests) == 1
+    (noted,) = (one for one in noted_of(lake, "r1").values() if one.verification_id == "race")
+    assert [noted.params] == [
+        json.loads(row["verifier"])["params"]
+        for row in lake.read(REVERIFICATIONS, verification_id="race").collect()
+        if row["verifier_digest"] in digests
+    ]
+
+
+def test_what_breaks_on_a_worker_is_one_sentence(gym: Run, lake: Lake, tmp_path: Path) -> None:
+    with FakeOpenAI(half_fails) as server:
+        stored_run(gym, tmp_path, server)
+    told = gym("eval", "reverify", "--run-id", "r1", "--verifier", "tests.spark.verifiers:NeverStarts")
+    assert (told.code, told.err.count("gym-spark:"), "Traceback" in told.err) == (1, 1, False), told.err
+    assert "no licence" in told.err
+    assert lake.read(VERIFICATIONS, verifier="tests.spark.verifiers:NeverStarts").count() == 0

@@ -56,6 +56,16 @@ class Slow(Everything):
         return Verdict.scored(self._reward)
 
 
+class NeverStarts(Everything):
+    """Lacks something where it judges."""
+
+    isolated = True
+
+    def warm_up(self) -> None:
+        """Fail."""
+        raise RuntimeError("no licence")
+
+
 class Away(Verifier):
     """Asks a judge that is there as long as a file is."""
 
