@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from gym_spark import cli
+from gym_spark.verify.base import told_verifier, verifier_descriptions
 
 PREPARE = ["eval", "prepare", "--benchmark", "gsm8k"]
 RUN = ["eval", "run", "--benchmark", "arithmetic"]
@@ -85,3 +86,29 @@ def test_list_shows_what_there_is(capfd: pytest.CaptureFixture[str]) -> None:
     assert {"exact_match", "math", "numeric"} <= set(json.loads(capfd.readouterr().out))
     assert cli.run(["list", "agents"]) == 0
     assert "single_turn" in capfd.readouterr().out
+
+
+def test_list_tells_what_one_verifier_or_harness_does_and_takes(capfd: pytest.CaptureFixture[str]) -> None:
+    """Its docstring, and its parameters with type and default."""
+    assert cli.run(["list", "verifiers", "llm_judge"]) == 0
+    told = capfd.readouterr().out
+    assert "    swap: Ask once more with the two answers changed about" in told
+    assert "    task: Literal['equivalence', 'rubric', 'pairwise'] = \"equivalence\"\n" in told
+    assert "    sampling: gym_spark.config.SamplingSpec = {\"temperature\": 0.0}\n" in told
+    assert cli.run(["list", "verifiers", "remote", "--json"]) == 0
+    remote = json.loads(capfd.readouterr().out)
+    assert remote["name"] == "remote"
+    assert remote["documentation"].startswith("POST each rollout")
+    assert remote["parameters"]["url"] == {"type": "str"}
+    assert remote["parameters"]["timeout_s"] == {"type": "float", "default": 600.0}
+    assert cli.run(["list", "agents", "single_turn"]) == 0
+    assert capfd.readouterr().out.endswith("It takes no parameters.\n")
+    assert cli.run(["list", "verifiers", "gym_spark.verify.numeric:Numeric"]) == 0
+    assert "tolerance: float = 0.0" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize("name", sorted(verifier_descriptions()))
+def test_every_verifier_tells_each_of_its_parameters(name: str) -> None:
+    told = told_verifier(name)
+    assert told["documentation"]
+    assert [key for key in told["parameters"] if f"    {key}:" not in told["documentation"]] == []
