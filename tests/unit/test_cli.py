@@ -94,7 +94,7 @@ def test_list_tells_what_one_verifier_or_harness_does_and_takes(capfd: pytest.Ca
     told = capfd.readouterr().out
     assert "    swap: Ask once more with the two answers changed about" in told
     assert "    task: Literal['equivalence', 'rubric', 'pairwise'] = \"equivalence\"\n" in told
-    assert "    sampling: gym_spark.config.SamplingSpec = {\"temperature\": 0.0}\n" in told
+    assert '    sampling: gym_spark.config.SamplingSpec = {"temperature": 0.0}\n' in told
     assert cli.run(["list", "verifiers", "remote", "--json"]) == 0
     remote = json.loads(capfd.readouterr().out)
     assert remote["name"] == "remote"
