@@ -76,6 +76,41 @@ def test_dry_run_prints_the_resolved_configuration_and_does_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--verifier", "llm_judge"], "The verifier 'llm_judge' asks a model; name its endpoint with --judge-url"),
+        (["--verifier", "code_tests"], "add --sandbox auto"),
+        (["--verifier", "llm_judge", "--judge-url", "http://127.0.0.1:9/v1"], "--judge-model"),
+        (["--model-url", "http://127.0.0.1:9/v1"], "--model"),
+        (["--set", "verifier.params.tolerance=-1"], "'tolerance' is -1"),
+    ],
+)
+def test_dry_run_refuses_what_the_run_would(
+    words: list[str], said: str, capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the same sentence; the run itself starts no Spark for it either."""
+    monkeypatch.chdir(tmp_path)
+    refusals = []
+    for more in (["--dry-run"], []):
+        assert cli.run([*RUN, "--run-id", "r", *words, *more]) == 2
+        refusals.append(capfd.readouterr())
+    assert refusals[0] == refusals[1]
+    assert said in refusals[0].err
+    assert refusals[0].out == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_dry_run_takes_a_judge_and_fetches_no_model(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("GYM_SPARK_MODEL_FILE", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cli.run([*RUN, "--run-id", "r", "--verifier", "llm_judge", "--set", "judge={}", "--dry-run", "--json"]) == 0
+    assert json.loads(capfd.readouterr().out)["judge"]["model"] is None
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_list_shows_what_there_is(capfd: pytest.CaptureFixture[str]) -> None:
     """As text and as JSON, all or one."""
     assert cli.run(["list", "benchmarks"]) == 0
