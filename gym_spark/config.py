@@ -333,6 +333,8 @@ def _explain(model: type[BaseModel], item: Any, path: list[str]) -> str:
     message = str(item["msg"]).removeprefix("Value error, ").replace("a valid tuple", "a list")
     if item["type"] == "model_type":
         message = f"must have keys of its own: {', '.join(f'{path[-1]}.{key}' for key in _keys_at(model, path))}"
+    if item["type"] == "string_type" and isinstance(item["input"], dict):
+        message += "; text that YAML would read as keys (word: ...) goes in quotes"
     seen = "" if path[-1] in _UNSHOWN else f" is {json.dumps(item['input'], default=str)}"
     return f"'{'.'.join(path)}'{seen}: {message[0].lower()}{message[1:]}"
 

@@ -42,13 +42,30 @@ def check_parts(spec: RunSpec) -> RunSpec:
         ConfigError: the harness, verifier or their parameters are wrong, no model is named, or code that the model
             writes would run without a sandbox.
     """
+    verifier = check_settings(spec)
+    endpoint = _with_model(spec.endpoint, _OF_MODEL)
+    judge = named_judge(spec.verifier.name, verifier, spec.judge)
+    return spec.model_copy(update={"endpoint": endpoint, "judge": judge})
+
+
+def check_settings(spec: RunSpec) -> Verifier:
+    """Refuse what `check_parts` refuses, but without looking for the small local model, which may have to be fetched.
+
+    Returns:
+        The verifier.
+
+    Raises:
+        ConfigError: as `check_parts`.
+    """
     load_harness(spec.harness)
     Budget(spec.endpoint)
     verifier = load_verifier(spec.verifier.name, spec.verifier.params)
     check_sandbox(spec.verifier.name, verifier, spec.sandbox)
-    endpoint = _with_model(spec.endpoint, _OF_MODEL)
-    judge = named_judge(spec.verifier.name, verifier, spec.judge)
-    return spec.model_copy(update={"endpoint": endpoint, "judge": judge})
+    _check_named(spec.endpoint, _OF_MODEL)
+    check_judge(spec.verifier.name, verifier, spec.judge)
+    if spec.judge is not None and verifier.needs_judge:
+        _check_named(spec.judge, _OF_JUDGE)
+    return verifier
 
 
 def named_judge(name: str, verifier: Verifier, judge: EndpointSpec | None) -> EndpointSpec | None:
@@ -63,9 +80,13 @@ def named_judge(name: str, verifier: Verifier, judge: EndpointSpec | None) -> En
     return _with_model(judge, _OF_JUDGE)
 
 
-def _with_model(endpoint: EndpointSpec, settings: Settings) -> EndpointSpec:
+def _check_named(endpoint: EndpointSpec, settings: Settings) -> None:
     if endpoint.urls and endpoint.model is None:
         raise ConfigError(f"Name the model that {endpoint.urls[0]} serves with {settings.model}.")
+
+
+def _with_model(endpoint: EndpointSpec, settings: Settings) -> EndpointSpec:
+    _check_named(endpoint, settings)
     if endpoint.urls:
         return endpoint
     local_server_version()

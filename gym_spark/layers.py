@@ -42,16 +42,16 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep=deep)
 
 
-def _load(text: str, where: str) -> Any:
+def _load(text: str, where: str, remedy: str = "") -> Any:
     try:
         return yaml.load(text, _Loader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f" line {mark.line + 1}" if mark is not None else ""
         problem = getattr(error, "problem", None) or "not valid YAML"
-        raise ConfigError(f"{where}{line} is not valid YAML: {problem}.") from error
+        raise ConfigError(f"{where}{line} is not valid YAML: {problem}{remedy}.") from error
     except (ValueError, RecursionError) as error:  # such as a date that does not exist
-        raise ConfigError(f"{where} is not valid YAML: {error}.") from error
+        raise ConfigError(f"{where} is not valid YAML: {error}{remedy}.") from error
 
 
 def parse_overrides(assignments: Sequence[str]) -> JsonObject:
@@ -65,7 +65,8 @@ def parse_overrides(assignments: Sequence[str]) -> JsonObject:
         key, sign, text = assignment.partition("=")
         if not sign or not key:
             raise ConfigError(f"--set takes KEY=VALUE, not '{assignment}'.")
-        value: Any = _text_of(Path(text[1:])) if text.startswith("@") else _load(text, f"--set {key}")
+        remedy = f"; write text in quotes (--set '{key}=\"...\"'), or take it from a file (--set {key}=@FILE)"
+        value: Any = _text_of(Path(text[1:])) if text.startswith("@") else _load(text, f"--set {key}", remedy)
         for part in reversed(key.split(".", 1 if key.startswith("spark.") else -1)):
             value = {part: value}
         merged = merge(merged, value)

@@ -15,8 +15,9 @@ from importlib.metadata import entry_points
 from typing import Any, Generic, TypeVar, cast, get_type_hints
 
 from pydantic import BaseModel, create_model
+from pydantic_core import to_jsonable_python
 
-from gym_spark.config import Spec, validate
+from gym_spark.config import JsonObject, Spec, validate
 from gym_spark.errors import ConfigError, RolloutError, boundary, did_you_mean
 
 PartT = TypeVar("PartT")
@@ -61,6 +62,26 @@ class Registry(Generic[PartT]):
         installed = {name: f"from {target}" for name, target in self._installed().items()}
         return dict(sorted((installed | {name: line for name, (_, line) in self.built_in.items()}).items()))
 
+    def told(self, name: str) -> JsonObject:
+        """Return all that a part says about itself, for ``gym-spark list``.
+
+        Returns:
+            `name`; `description`, the one line about it; `documentation`, the class's docstring, empty where it has
+            none; and `parameters`, name -> `type`, and `default` for one that may be left out.
+
+        Raises:
+            ConfigError: as :meth:`part_class`; or the parameters' annotations cannot be read.
+        """
+        found = self.part_class(name)
+        with users_code(f"The parameters of the {self.kind} '{name}' cannot be read"):
+            parameters = {key: _told(*of) for key, of in _parameters(found, bounds=False).items()}
+        return {
+            "name": name,
+            "description": self.descriptions().get(name, f"from {name}"),
+            "documentation": inspect.cleandoc(found.__doc__ or ""),
+            "parameters": parameters,
+        }
+
     def part_class(self, name: str) -> type[PartT]:
         """Import the class that `name` stands for.
 
@@ -100,11 +121,28 @@ class Registry(Generic[PartT]):
 
 def _parameter_model(found: Any) -> type[BaseModel]:
     """Return the constructor's keyword arguments as a closed model, so that they are checked like any other key."""
-    # A class without a constructor has object's, whose annotations cannot be looked up everywhere.
-    hints = get_type_hints(found.__init__, include_extras=True) if found.__init__ is not object.__init__ else {}
-    fields: dict[str, Any] = {}
-    for parameter in inspect.signature(found).parameters.values():
-        if parameter.kind in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD):
-            default = ... if parameter.default is parameter.empty else parameter.default
-            fields[parameter.name] = (hints.get(parameter.name, Any), default)
+    fields: dict[str, Any] = _parameters(found, bounds=True)
     return create_model(f"{found.__name__}Parameters", __base__=Spec, **fields)
+
+
+def _parameters(found: Any, *, bounds: bool) -> dict[str, tuple[Any, Any]]:
+    """Return the annotation, with its bounds or bare, and the default (``...``: none) of each keyword argument."""
+    # A class without a constructor has object's, whose annotations cannot be looked up everywhere.
+    hints = get_type_hints(found.__init__, include_extras=bounds) if found.__init__ is not object.__init__ else {}
+    return {
+        parameter.name: (
+            hints.get(parameter.name, Any),
+            ... if parameter.default is parameter.empty else parameter.default,
+        )
+        for parameter in inspect.signature(found).parameters.values()
+        if parameter.kind in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+    }
+
+
+def _told(annotation: Any, default: Any) -> JsonObject:
+    """Return a parameter's type as text and its default as JSON; of settings only those that it sets."""
+    told: JsonObject = {"type": inspect.formatannotation(annotation)}
+    if default is not ...:
+        value = default.model_dump(exclude_unset=True) if isinstance(default, BaseModel) else default
+        told["default"] = to_jsonable_python(value, inf_nan_mode="strings", fallback=repr)
+    return told

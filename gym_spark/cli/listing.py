@@ -9,10 +9,11 @@ import click
 import yaml
 
 from gym_spark.cli import options
-from gym_spark.errors import ConfigError, did_you_mean
-from gym_spark.harness.base import harness_names
+from gym_spark.config import JsonObject
+from gym_spark.errors import ConfigError
+from gym_spark.harness.base import harness_names, told_harness
 from gym_spark.prepare.catalog import find_benchmark, list_benchmarks, search_path
-from gym_spark.verify.base import verifier_descriptions
+from gym_spark.verify.base import told_verifier, verifier_descriptions
 
 
 @click.group("list")
@@ -47,23 +48,43 @@ def benchmarks(name: str | None, search_dirs: tuple[Path, ...], as_json: bool) -
 @click.argument("name", required=False)
 @options.as_json
 def verifiers(name: str | None, as_json: bool) -> None:
-    """Show the verifiers."""
-    _parts("verifier", name, verifier_descriptions(), as_json)
+    """Show the verifiers, or what one of them does and takes; NAME may be a module:Class."""
+    if name is None:
+        _lines(verifier_descriptions(), as_json)
+    else:
+        _told(told_verifier(name), "verifier", as_json)
 
 
 @listing.command()
 @click.argument("name", required=False)
 @options.as_json
 def agents(name: str | None, as_json: bool) -> None:
-    """Show the harnesses, which make a model an agent; --harness takes one."""
-    _parts("harness", name, harness_names(), as_json)
+    """Show the harnesses, which make a model an agent, or what one of them does and takes; --harness takes one."""
+    if name is None:
+        _lines(harness_names(), as_json)
+    else:
+        _told(told_harness(name), "harness", as_json)
 
 
-def _parts(kind: str, name: str | None, known: dict[str, str], as_json: bool) -> None:
-    if name is not None and name not in known:
-        raise ConfigError(f"There is no {kind} '{name}'" + did_you_mean(name, known))
-    shown = known if name is None else {name: known[name]}
-    click.echo(json.dumps(shown)) if as_json else _table(shown)
+def _lines(known: dict[str, str], as_json: bool) -> None:
+    click.echo(json.dumps(known)) if as_json else _table(known)
+
+
+def _told(part: JsonObject, kind: str, as_json: bool) -> None:
+    """Print what `plugins.Registry.told` says of one part."""
+    if as_json:
+        click.echo(json.dumps(part))
+        return
+    click.echo(f"{part['name']}: {part['description']}\n")
+    if part["documentation"]:
+        click.echo(f"{part['documentation']}\n")
+    if not part["parameters"]:
+        click.echo("It takes no parameters.")
+        return
+    click.echo(f"Types and defaults (--set {kind}.params.NAME=VALUE):")
+    for name, about in part["parameters"].items():
+        default = f" = {json.dumps(about['default'])}" if "default" in about else ", needed"
+        click.echo(f"    {name}: {about['type']}{default}")
 
 
 def _table(rows: dict[str, str]) -> None:

@@ -74,7 +74,11 @@ strict = click.option("--strict", is_flag=True, help="Exit 1 unless every planne
 no_preflight = click.option(
     "--no-preflight", is_flag=True, help="Skip the one tiny request that checks key and model before the run."
 )
-dry_run = click.option("--dry-run", is_flag=True, help="Print the resolved configuration and stop.")
+dry_run = click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Print the resolved configuration and stop; refuses what the run would, asks nobody.",
+)
 prompt_config = click.option("--prompt-config", type=_File, help="YAML file whose prompt replaces the benchmark's own.")
 
 #: Flags that set one field of `RunSpec`: (flag, field, type, help).

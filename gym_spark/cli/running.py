@@ -85,6 +85,9 @@ def run(
     """Evaluate a model on a benchmark, from end to end."""
     evaluation, share = _resolved(fields, lake, resume=resume), parse_share(shards)
     if dry_run:
+        from gym_spark.connection import check_settings
+
+        check_settings(evaluation.spec)
         resolved = evaluation.spec.model_dump(mode="json")
         click.echo(json.dumps(resolved) if as_json else yaml.safe_dump(resolved, sort_keys=False).rstrip())
         return 0

@@ -66,6 +66,15 @@ def harness_names() -> dict[str, str]:
     return _REGISTRY.descriptions()
 
 
+def told_harness(name: str) -> JsonObject:
+    """Return a harness's description, documentation and parameters, as `plugins.Registry.told`.
+
+    Raises:
+        ConfigError: unknown name, or a class that cannot be imported or is no harness.
+    """
+    return _REGISTRY.told(name)
+
+
 def load_harness(part: PartSpec) -> Harness:
     """Build a harness from its registered name, an entry point, or ``module:Class``.
 

@@ -277,6 +277,15 @@ def verifier_descriptions() -> dict[str, str]:
     return _REGISTRY.descriptions()
 
 
+def told_verifier(name: str) -> JsonObject:
+    """Return a verifier's description, documentation and parameters, as `plugins.Registry.told`.
+
+    Raises:
+        ConfigError: Unknown name, or a class that cannot be imported or is no `Verifier`.
+    """
+    return _REGISTRY.told(name)
+
+
 def load_verifier(name: str, params: Mapping[str, Any]) -> Verifier:
     """Build the verifier that `name` stands for: registered, from an entry point, or ``module:Class``.
 

@@ -7,6 +7,7 @@ last line with any text decide, since that is where the prompt wants the verdict
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, TypeVar
@@ -43,7 +44,9 @@ def said(reply: Reply) -> str:
 class Labels:
     """Labels and the rewards that they stand for.
 
-    A label in letters ("NO") is none within a word ("NOT"), and the longest counts where one is part of another.
+    A label in letters ("NO") is none within a word ("NOT"), and the longest counts where one is part of another. As it
+    is written it counts anywhere. In another case ("No.") it counts at the end of the text, where the verdict is
+    wanted, unless two labels differ by case alone: within a sentence "no" may be any word ("There is no difference").
 
     Args:
         rewards: Label -> reward.
@@ -57,7 +60,11 @@ class Labels:
             raise ValueError("labels must name at least one label, and none may be empty")
         self._rewards = dict(rewards)
         longest_first = sorted(rewards, key=len, reverse=True)
-        self._pattern = re.compile("|".join(map(_whole, longest_first)))
+        either = itertools.combinations(longest_first, 2)
+        case_matters = any(re.fullmatch(re.escape(one), other, re.IGNORECASE) for one, other in either)
+        forms = [_whole(label) if case_matters else _whole_or_last(label) for label in longest_first]
+        self._pattern = re.compile("|".join(f"(?P<label{at}>{form})" for at, form in enumerate(forms)))
+        self._of_label = {f"label{at}": self._rewards[label] for at, label in enumerate(longest_first)}
 
     def mirrored(self, reward: float) -> float:
         """Return what a reward is for the other of two answers: the best of one is the worst of the other."""
@@ -69,12 +76,17 @@ class Labels:
         Raises:
             JudgeFailed: There is none, or several that differ (``unparseable``).
         """
-        return _agreed(text, lambda part: (self._rewards[match[0]] for match in self._pattern.finditer(part)))
+        return _agreed(text, lambda part: (self._of_label[str(m.lastgroup)] for m in self._pattern.finditer(part)))
 
 
 def _whole(label: str) -> str:
     before, behind = (r"(?<!\w)" * label[0].isalnum(), r"(?!\w)" * label[-1].isalnum())
     return f"{before}{re.escape(label)}{behind}"
+
+
+def _whole_or_last(label: str) -> str:
+    """Match a label as it is written, or in another case with nothing behind it but marks ("**No.**")."""
+    return rf"{_whole(label)}|(?i:{_whole(label)})(?=[\W_]*\Z)"
 
 
 def share_in(text: str) -> float:

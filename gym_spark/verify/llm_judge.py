@@ -34,17 +34,17 @@ class LlmJudge(JudgeVerifier):
 
     Args:
         task: Which of them.
-        template: A prompt of your own, with the places of `judge_prompts.TEMPLATES`.
+        template: A prompt of your own; docs/verifiers.md names its places.
         system: A system message.
         labels: Labels and their rewards in place of the built-in ones; your template names them. Not for ``rubric``.
         swap: Ask once more with the two answers changed about, since models favour a place: in ``pairwise`` the mean
             counts, in ``equivalence`` both must say yes.
         answer_from: Where in the text the answer stands that is judged; the whole text where nothing stands there.
-        sampling: Of the judge.
+        sampling: Of the judge, with the keys of a run's `sampling` (temperature, top_p, max_output_tokens, ...).
     """
 
     name = "llm_judge"
-    version = "1"
+    version = "2"
     needs_prompt = True
 
     def __init__(

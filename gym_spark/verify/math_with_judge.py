@@ -25,7 +25,7 @@ class MathWithJudge(LlmJudge):
 
     Args:
         symbolic_limit_s: Wall seconds of the symbolic part; what takes longer goes to the judge.
-        template: As in `llm_judge`, and so are the rest.
+        template: As in `llm_judge`.
         system: A system message.
         swap: Ask once more with expected and given answer changed about; both must say yes.
         sampling: Of the judge.

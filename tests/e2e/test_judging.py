@@ -104,7 +104,7 @@ def test_p19_a_judge_that_fails_is_its_own_outcome_and_recovers_alone() -> None:
         ("[[A=B]] or [[A!=B]]", None),
         ("yes", None),
         ("   ", None),
-        ("[[a=b]]", None),
+        ("[[a=b]]", 1.0),
     ],
     ids=["right", "reasoned", "wrong", "last line", "think", "both", "no label", "blank", "other case"],
 )

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from gym_spark import cli
+from gym_spark.verify.base import told_verifier, verifier_descriptions
 
 PREPARE = ["eval", "prepare", "--benchmark", "gsm8k"]
 RUN = ["eval", "run", "--benchmark", "arithmetic"]
@@ -75,6 +76,41 @@ def test_dry_run_prints_the_resolved_configuration_and_does_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--verifier", "llm_judge"], "The verifier 'llm_judge' asks a model; name its endpoint with --judge-url"),
+        (["--verifier", "code_tests"], "add --sandbox auto"),
+        (["--verifier", "llm_judge", "--judge-url", "http://127.0.0.1:9/v1"], "--judge-model"),
+        (["--model-url", "http://127.0.0.1:9/v1"], "--model"),
+        (["--set", "verifier.params.tolerance=-1"], "'tolerance' is -1"),
+    ],
+)
+def test_dry_run_refuses_what_the_run_would(
+    words: list[str], said: str, capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the same sentence; the run itself starts no Spark for it either."""
+    monkeypatch.chdir(tmp_path)
+    refusals = []
+    for more in (["--dry-run"], []):
+        assert cli.run([*RUN, "--run-id", "r", *words, *more]) == 2
+        refusals.append(capfd.readouterr())
+    assert refusals[0] == refusals[1]
+    assert said in refusals[0].err
+    assert refusals[0].out == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_dry_run_takes_a_judge_and_fetches_no_model(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("GYM_SPARK_MODEL_FILE", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cli.run([*RUN, "--run-id", "r", "--verifier", "llm_judge", "--set", "judge={}", "--dry-run", "--json"]) == 0
+    assert json.loads(capfd.readouterr().out)["judge"]["model"] is None
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_list_shows_what_there_is(capfd: pytest.CaptureFixture[str]) -> None:
     """As text and as JSON, all or one."""
     assert cli.run(["list", "benchmarks"]) == 0
@@ -85,3 +121,29 @@ def test_list_shows_what_there_is(capfd: pytest.CaptureFixture[str]) -> None:
     assert {"exact_match", "math", "numeric"} <= set(json.loads(capfd.readouterr().out))
     assert cli.run(["list", "agents"]) == 0
     assert "single_turn" in capfd.readouterr().out
+
+
+def test_list_tells_what_one_verifier_or_harness_does_and_takes(capfd: pytest.CaptureFixture[str]) -> None:
+    """Its docstring, and its parameters with type and default."""
+    assert cli.run(["list", "verifiers", "llm_judge"]) == 0
+    told = capfd.readouterr().out
+    assert "    swap: Ask once more with the two answers changed about" in told
+    assert "    task: Literal['equivalence', 'rubric', 'pairwise'] = \"equivalence\"\n" in told
+    assert '    sampling: gym_spark.config.SamplingSpec = {"temperature": 0.0}\n' in told
+    assert cli.run(["list", "verifiers", "remote", "--json"]) == 0
+    remote = json.loads(capfd.readouterr().out)
+    assert remote["name"] == "remote"
+    assert remote["documentation"].startswith("POST each rollout")
+    assert remote["parameters"]["url"] == {"type": "str"}
+    assert remote["parameters"]["timeout_s"] == {"type": "float", "default": 600.0}
+    assert cli.run(["list", "agents", "single_turn"]) == 0
+    assert capfd.readouterr().out.endswith("It takes no parameters.\n")
+    assert cli.run(["list", "verifiers", "gym_spark.verify.numeric:Numeric"]) == 0
+    assert "tolerance: float = 0.0" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize("name", sorted(verifier_descriptions()))
+def test_every_verifier_tells_each_of_its_parameters(name: str) -> None:
+    told = told_verifier(name)
+    assert told["documentation"]
+    assert [key for key in told["parameters"] if f"    {key}:" not in told["documentation"]] == []

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from gym_spark.interchange.gym.checks import check_keys
+from gym_spark.interchange.gym.jsonl import read_lines
+from gym_spark.interchange.gym.rows import result_row, row_key
+from gym_spark.interchange.gym.stored import TaskIds, rollout_row, task_rows
 from gym_spark.prepare.catalog import find_benchmark, search_path
 from gym_spark.prepare.sources import resolve_source
 from gym_spark.prepare.tasks import PreparedTasks, build_tasks
@@ -96,6 +104,31 @@ def test_mbpp_references_pass_and_empty_functions_fail(backend: str) -> None:
         return f"def {name}(*_):\n    return None"
 
     assert rewards(backend, tasks, empty) == {("scored", 0.0): 11}
+
+
+def test_the_rows_that_docs_sandbox_makes_of_the_reference_solutions_are_imported_whole_and_pass(
+    tmp_path: Path, backend: str
+) -> None:
+    """The documented script is run as it stands; its rows go through the import's own readers to the verifier."""
+    told = (Path(__file__).parents[2] / "docs" / "sandbox.md").read_text(encoding="utf-8")
+    script = next(block for block in re.findall(r"```python\n(.*?)^```$", told, re.S | re.M) if "gold.jsonl" in block)
+    shutil.copy(HUMANEVAL, tmp_path)
+    subprocess.run([sys.executable, "-c", script], cwd=tmp_path, check=True)
+    results = list(read_lines(tmp_path / "gold.jsonl", blank="refuse"))
+    inputs = [row for _, row in read_lines(tmp_path / "gold_inputs.jsonl", blank="refuse")]
+    keys = [result_row(line, where).key for where, line in results]
+    assert len(keys) == 164
+    check_keys([row_key(line, "input") for line in inputs], keys, allow_partial=False)
+    ids = TaskIds.of(task for task, _ in keys)
+    tasks = {task["task_id"]: task for task in task_rows("b", "v", [(ids.row(row_key(i, "input")), i) for i in inputs])}
+    rollouts = [
+        rollout_row("r", ids.row(key) | {"attempt": 1}, line, datetime.now(UTC))
+        for key, (_, line) in zip(keys, results, strict=True)
+    ]
+    assert {one["answer_state"] for one in rollouts} == {"complete"}
+    texts = iter(rollouts[number]["output_text"] for number in PICKED)
+    picked = [tasks[rollouts[number]["task_id"]] for number in PICKED]
+    assert rewards(backend, picked, lambda *_: str(next(texts))) == {("scored", 1.0): len(PICKED)}
 
 
 def test_humaneval_shows_the_header_and_neither_the_tests_nor_the_solution() -> None:

@@ -12,6 +12,7 @@ from gym_spark.config import EndpointSpec, RunSpec, canonical_json, differences
 from gym_spark.errors import ConfigError
 from gym_spark.layers import parse_overrides, read_yaml
 from gym_spark.resolve import resolve_run
+from gym_spark.verify.base import load_verifier
 
 
 def refusal(**given: object) -> str:
@@ -118,6 +119,17 @@ def test_an_override_takes_a_files_text_as_it_is(tmp_path: Path) -> None:
     file.write_text("Right: {generated_answer}?\n", encoding="utf-8")
     assert parse_overrides([f"a.b=@{file}"]) == {"a": {"b": "Right: {generated_answer}?\n"}}
     assert "nowhere.txt" in refusal(overrides=["a.b=@nowhere.txt"])
+
+
+def test_text_with_colons_names_the_remedy() -> None:
+    """A template given inline is read as YAML, which may refuse it or see keys in it."""
+    said = refusal(overrides=["verifier.params.template={question} is: b"])
+    assert "--set verifier.params.template line 1 is not valid YAML" in said
+    assert """(--set 'verifier.params.template="..."')""" in said
+    assert "(--set verifier.params.template=@FILE)" in said
+    assert parse_overrides(['a="{question} is: b"']) == {"a": "{question} is: b"}
+    with pytest.raises(ConfigError, match=r"'template' is .*; text that YAML would read as keys .* goes in quotes"):
+        load_verifier("llm_judge", parse_overrides(["template=Q: {generated_answer}"]))
 
 
 def spec_with(**changes: object) -> RunSpec:

@@ -32,7 +32,8 @@ def reply(text: str | None, state: AnswerState = "complete") -> Reply:
         pytest.param("[[A=B]]\n[[A!=B]]\nThat is all.", None, id="two, and a last line without one"),
         pytest.param("yes", None, id="no label"),
         pytest.param("banana", None, id="something else"),
-        pytest.param("[[a=b]]", None, id="another case"),
+        pytest.param("They say the same: [[a=b]]", 1.0, id="another case at the end"),
+        pytest.param("[[a=b]] is what one could say", None, id="another case elsewhere"),
         pytest.param("[A=B]", None, id="half a label"),
         pytest.param("[[A=B", None, id="cut off"),
         pytest.param("A!=B", None, id="without brackets"),
@@ -56,12 +57,34 @@ def test_labels(text: str, reward: float | None) -> None:
         pytest.param({"correct": 1, "incorrect": 0}, "incorrect", 0, id="one that ends in the other"),
         pytest.param({"B": 0, "[[A>B]]": 1}, "[[A>B]]", 1, id="one that holds another"),
         pytest.param({"good": 1, "fine": 1}, "good, fine", 1, id="two labels of one reward agree"),
+        pytest.param({"YES": 1, "NO": 0}, "The student is wrong.\n\n**No.**", 0, id="another case, and marks behind"),
+        pytest.param(
+            {"YES": 1, "NO": 0}, "There is no difference: YES", 1, id="another case within a sentence is none"
+        ),
+        pytest.param({"YES": 1, "NO": 0}, "NO would be hasty.\nSo: yes", 1, id="another case as the last line's end"),
+        pytest.param({"No": 0, "No way": -1}, "no way", -1, id="the longer one in another case"),
+        pytest.param({"A": 1, "a": 0}, "a", 0, id="two that differ by case alone"),
         pytest.param({"(a)|b": 1, ".*": 0}, "(a)|b", 1, id="signs of regular expressions"),
         pytest.param({"\u662f": 1, "\u5426": 0}, "\u7b54\u6848\uff1a\n\u5426", 0, id="other scripts"),
     ],
 )
 def test_labels_of_ones_own(rewards: dict[str, float], text: str, reward: float) -> None:
     assert Labels(rewards).reward(text) == reward
+
+
+@pytest.mark.parametrize(
+    ("rewards", "text"),
+    [
+        pytest.param({"YES": 1, "NO": 0}, "I see no difference between them.", id="another case, not at the end"),
+        pytest.param({"YES": 1, "NO": 0}, "I do not know", id="another case at the end of a word"),
+        pytest.param({"YES": 1, "NO": 0}, "NO or yes", id="one as written, another at the end"),
+        pytest.param({"YES": 1, "yes": 0, "Maybe": 0.5}, "Yes", id="two that differ by case alone, written otherwise"),
+    ],
+)
+def test_what_may_be_any_word_is_no_label(rewards: dict[str, float], text: str) -> None:
+    with pytest.raises(JudgeFailed) as caught:
+        Labels(rewards).reward(text)
+    assert caught.value.kind == "unparseable"
 
 
 def test_the_best_for_one_answer_is_the_worst_for_the_other_on_any_scale() -> None:

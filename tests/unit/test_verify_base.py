@@ -6,7 +6,7 @@ import math
 import subprocess
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import pytest
 from pydantic import Field
@@ -14,6 +14,7 @@ from pydantic import Field
 from gym_spark.errors import ConfigError
 from gym_spark.verify.base import (
     Judgeable,
+    UnscoredState,
     Verdict,
     Verifier,
     judge_one,
@@ -184,3 +185,9 @@ def test_listing_and_loading_verifiers_imports_no_heavy_library() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("state", get_args(UnscoredState))
+def test_contributing_says_when_each_state_without_reward_is_right(state: str) -> None:
+    told = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    assert f"\n  | `{state}` | " in told
