@@ -195,7 +195,10 @@ def test_what_a_judge_failed_on_is_judged_again_and_shown_beside_what_it_was(
         first = json.loads(gym(*words, "--tasks", *one, "--json").out)
         assert (first["judged"], first["change"]["verdicts"]) == (1, {"judge_failed": 3, "scored": 1})
         rest = gym(*words)
-        assert "Beside what it was before: 3 rollouts of 3 tasks from not scored to scored (such as repeat 0 of task " in rest.out
+        assert (
+            "Beside what it was before: 3 rollouts of 3 tasks from not scored to scored (such as repeat 0 of task "
+            in rest.out
+        )
         assert "0 rollouts judged" in gym(*words).out
         # Whoever shows a rollout shows the verdict that stands, once.
         gym("eval", "export", "--run-id", "r1", "--output", tmp_path / "rows.jsonl")
