@@ -201,6 +201,8 @@ def reverify(
         known = {} if judge is None else judge.model_dump(mode="json", exclude_unset=True)
         judge = validate(EndpointSpec, merge(known, judge_fields), "the judge")
     chosen = own_verifier(record) if verifier is None else PartSpec(name=verifier)
+    if judge_fields is not None and not load_verifier(chosen.name, merge(chosen.params, params)).needs_judge:
+        raise ConfigError(f"The verifier '{chosen.name}' asks no model; leave the judge's settings out.")
     done = reverify(
         place,
         record,
@@ -216,7 +218,8 @@ def reverify(
         say=say,
     )
     click.echo(done.to_json() if as_json else "\n".join(change_lines(done)))
-    return 0
+    # As after a run: it falls short where nothing came of it.
+    return 1 if done.judged and "scored" not in done.change.verdicts else 0
 
 
 def _verifier_params(overrides: tuple[str, ...]) -> tuple[JsonObject, JsonObject | None]:

@@ -136,6 +136,7 @@ MISTAKES: Final = [
     (["--verification-id", "a/b"], "--verification-id takes up to 128 letters"),
     (["--verification-id", "x" * 300], "--verification-id takes up to 128 letters"),
     (["--verifier", "instruction_following"], "needs 'instruction_id_list', which no task of the run 'r1' has"),
+    (["--judge-model", "big"], "asks no model; leave the judge's settings out"),
     (["--verifier", "llm_judge"], "take the small local model with --set judge={}"),
     (["--set", "verifier.params.nme=1"], "unknown key 'nme'"),
     (["--verification-id", "x", "--judge-failed-only"], "no verification 'x' to go on with"),
