@@ -5,17 +5,20 @@
     python -m tests.performance.profile_scale --rollouts 16000 --peer PEER   # nemo_gym_peer.py says how PEER is made
 
 For each size a run of tasks x 8 is written into a new lake by Spark (rewards, two scores, usage), and then profiled:
-our numbers and NeMo Gym's files, as `eval profile --output` does. Session start is not part of it. The peer gets the
-same rollouts as rows in memory.
+our numbers and NeMo Gym's files, as `eval profile --output` does. Session start is not part of it. Beside the peer's
+profiler, which gets rows in memory, both commands are run whole, from their start to their files.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import random
 import subprocess
+import sys
 import tempfile
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -33,24 +36,51 @@ from gym_spark.tables.schemas import METRICS, ROLLOUTS, RUNS, TASK_PROFILES, TAS
 from tests.performance.accounting import cpu_s
 
 REPEATS: Final = 8
-#: What the peer's profiler is given: the same numbers, as the rows of its files.
+#: The peer's profiler alone: rows are in memory, and nothing is written.
 PEER: Final = """
-import json, random, sys, time
+import json, sys, time
+from pathlib import Path
 from nemo_gym.reward_profile import RewardProfiler
-tasks, repeats = int(sys.argv[1]) // 8, 8
-draw = random.Random(7)
-rows, results = [], []
-for task in range(tasks):
-    for repeat in range(repeats):
-        key = {"_ng_task_index": task, "_ng_rollout_index": repeat, "agent_ref": {"name": "a"}}
-        rows.append(key | {"responses_create_params": {"input": "q"}})
-        usage = {"input_tokens": draw.randrange(400), "output_tokens": draw.randrange(900), "total_tokens": 1}
-        scores = {"reward": float(draw.random() < 0.6), "strict": draw.random(), "loose": draw.random()}
-        results.append(key | scores | {"response": {"usage": usage}})
+rows, results = ([json.loads(line) for line in Path(name).open()] for name in sys.argv[1:])
 began = time.process_time()
 RewardProfiler().profile_from_data(rows, results)
 print(json.dumps({"cpu_s": time.process_time() - began}))
 """
+
+
+def peer_files(rollouts: int, folder: Path) -> tuple[Path, Path]:
+    """Write the same numbers as NeMo Gym's inputs and results."""
+    draw = random.Random(7)
+    inputs, results = folder / "peer_materialized_inputs.jsonl", folder / "peer.jsonl"
+    with inputs.open("w") as told, results.open("w") as made:
+        for at in range(rollouts):
+            key = {"_ng_task_index": at // REPEATS, "_ng_rollout_index": at % REPEATS, "agent_ref": {"name": "a"}}
+            told.write(json.dumps(key | {"responses_create_params": {"input": "q" * 500}}) + "\n")
+            usage = {"input_tokens": draw.randrange(400), "output_tokens": draw.randrange(900), "total_tokens": 1300}
+            scores = {"reward": float(draw.random() < 0.6), "strict": draw.random(), "loose": draw.random()}
+            made.write(json.dumps(key | scores | {"response": {"usage": usage}}) + "\n")
+    return inputs, results
+
+
+def command_s(words: Sequence[str]) -> dict[str, float]:
+    """Run a command to its end; wall seconds, its start included."""
+    began = time.monotonic()
+    subprocess.run(words, check=True, capture_output=True)
+    return {"wall_s": round(time.monotonic() - began, 2)}
+
+
+def beside_the_peer(peer: Path, rollouts: int, lake: Lake, folder: Path) -> Iterator[dict[str, object]]:
+    """Measure the peer's profiler, its command, and ours."""
+    inputs, results = peer_files(rollouts, folder)
+    words = [str(peer / "bin" / "python"), "-c", PEER, str(inputs), str(results)]
+    seen = json.loads(subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()[-1])
+    yield {"what": "RewardProfiler", "rollouts": rollouts, **seen, "cpu_ms": 1000 * seen["cpu_s"] / rollouts}
+    words = [str(peer / "bin" / "gym"), "eval", "profile", "--inputs", str(inputs), "--rollouts", str(results)]
+    yield {"what": "gym eval profile", "rollouts": rollouts, **command_s(words)}
+    record = stored_run(lake, rollouts)
+    run_id, output = record.spec.run_id, str(folder / "ours.jsonl")
+    words = [sys.executable, "-m", "gym_spark.cli", "eval", "profile", "--run-id", run_id, "--lake", lake.root]
+    yield {"what": "gym-spark eval profile", "rollouts": rollouts, **command_s([*words, "--output", output])}
 
 
 def stored_run(
@@ -159,16 +189,13 @@ def main() -> None:
     options.add_argument("--peer", type=Path, help="virtual environment with nemo-gym 0.7.0")
     options.add_argument("--peer-rollouts", type=int, default=16_000)
     given = options.parse_args()
-    if given.peer is not None:
-        words = [str(given.peer / "bin" / "python"), "-c", PEER, str(given.peer_rollouts)]
-        told = subprocess.run(words, capture_output=True, text=True, check=True)
-        seen = json.loads(told.stdout.splitlines()[-1])
-        per = 1000 * seen["cpu_s"] / given.peer_rollouts
-        print(json.dumps({"what": "RewardProfiler", "rollouts": given.peer_rollouts, **seen, "cpu_ms": per}))  # noqa: T201
     with tempfile.TemporaryDirectory(prefix="gym-spark-performance-") as folder:
         settings = {"spark.driver.memory": given.memory} if given.memory else None
         lake = open_lake(f"{folder}/lake", settings, say=lambda text: None)
         measured(lake, stored_run(lake, 800), Path(folder))  # the JVM compiles what is hot
+        if given.peer is not None:
+            for seen in beside_the_peer(given.peer, given.peer_rollouts, lake, Path(folder)):
+                print(json.dumps(seen), flush=True)  # noqa: T201
         for rollouts in given.rollouts:
             print(json.dumps({"what": "ours", **measured(lake, stored_run(lake, rollouts), Path(folder))}), flush=True)  # noqa: T201
         lake.spark.stop()
