@@ -60,7 +60,7 @@ class CodeTests(Verifier):
     name = "code_tests"
     needs = ("tests",)
     # The interpreter decides as well; its minor version is the same on driver and workers, as pyspark demands.
-    version = "1 python==" + ".".join(platform.python_version_tuple()[:2])
+    version = "2 python==" + ".".join(platform.python_version_tuple()[:2])
     wants_sandbox = True
 
     def __init__(
