@@ -44,7 +44,7 @@ class LlmJudge(JudgeVerifier):
     """
 
     name = "llm_judge"
-    version = "1"
+    version = "2"
     needs_prompt = True
 
     def __init__(

@@ -40,7 +40,9 @@ Options = dict[str, str | None]
 _LONE: Final = re.compile(r"[\s()\[\]{}.:$*`'\"]*([A-Z0-9])[\s()\[\]{}.:$*`'\"]*")
 _LABEL: Final = re.compile(r"\s*[(\[]?([A-Z0-9])\s*[:).\]\-]")
 #: "Answer: B", "Answer:B", but not "Answer: **B**": without Markdown, as the mode's name says.
-_PLAIN_COLON: Final = regex.compile(r"answer\s*:\s*(.+)", regex.IGNORECASE)  # as quick as in extraction
+_PLAIN_COLON: Final = regex.compile(  # `regex`, and the same rule for a heading, as in extraction
+    r"answer\s*:\s*+(?!(?:final\s+)?answer\s*:)(.+)", regex.IGNORECASE
+)
 _STANDING_ALONE: Final = re.compile(r"(?<![^\W_])[A-Z](?![^\W_])")
 _ANY_CASE: Final = re.compile(r"(?<![^\W_])[A-Za-z](?![^\W_])")
 _LEADING: Final = re.compile(r"([A-Za-z0-9])(?![^\W_])(?!'|\u2019)")
@@ -66,7 +68,7 @@ class MultipleChoice(Verifier):
     """
 
     name = "mcqa"
-    version = f"1 regex=={version('regex')}"
+    version = f"2 regex=={version('regex')}"
     needs = ("expected_answer",)
 
     def __init__(self, *, grading_mode: GradingMode | None = None, output_regex: str | None = None) -> None:

@@ -72,8 +72,9 @@ def lines_after(prefix: str, text: str) -> str:
         "fence in a list", "cut off", "closing mark alone", "closing mark and blanks", "marks in a line", "CRLF",
         "empty fence", "cut off after the label", "one mark alone", "unicode",
         "docstring with marks", "string with marks", "string with marks in tildes", "bare docstring with marks",
-        "bare string with marks", "body with marks", "all indented", "closing mark three blanks in",
-        "docstring with marks in a list", "tabs", "quoted", "quoted without blanks", "quoted twice and not at the end", "string with a quoted mark",
+        "bare string with marks", "body with marks", "all indented",
+        "closing mark three blanks in", "docstring with marks in a list", "tabs", "quoted", "quoted without blanks",
+        "quoted twice and not at the end", "string with a quoted mark",
     ],
 )  # fmt: skip
 def test_the_code_of_an_answer(answer: str, code: str) -> None:
