@@ -20,6 +20,7 @@ class ExactMatch(Verifier):
     """
 
     name = "exact_match"
+    version = "2"
     needs = ("expected_answer",)
 
     def __init__(self, *, ignore_case: bool = False, strip_punctuation: bool = False) -> None:

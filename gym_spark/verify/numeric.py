@@ -60,6 +60,7 @@ class Numeric(Verifier):
     """
 
     name = "numeric"
+    version = "2"
     needs = ("expected_answer",)
 
     def __init__(self, *, tolerance: Annotated[float, Field(ge=0)] = 0.0, pattern: str | None = None) -> None:
