@@ -236,30 +236,40 @@ def expected_answers(item: Judgeable) -> list[str]:
     return [str(answer) for answer in accepted]
 
 
-_REASONING_TAG: Final = re.compile(r"<(?P<closing>/?)think(?:ing)?>", re.IGNORECASE)
+#: ``<think>`` or ``<thinking>`` in either case, and ``[THINK]`` as Mistral's models write it.
+_REASONING_TAG: Final = re.compile(
+    r"<(?P<closing>/?)think(?:ing)?[ \t]*+>|(?P<square>\[)(?P<closing_square>/?)(?-i:THINK)\]", re.IGNORECASE
+)
 
 
 def answer_text(item: Judgeable) -> str:
     """Return the answer without the model's reasoning; the only place where reasoning is removed from text.
 
-    ``<think>...</think>`` (or ``<thinking>``) goes. With only a closing tag everything before it goes: the opening one
-    was part of the prompt. With only an opening tag nothing is left: the reply was cut off before its answer. A tag
-    mentioned inside the reasoning does not nest. One pass, linear in the text.
+    ``<think>...</think>`` (or ``<thinking>``, or ``[THINK]...[/THINK]``) goes. With only a closing tag everything
+    before it goes: the opening one was part of the prompt. With only an opening tag nothing is left: the reply was cut
+    off before its answer. A tag mentioned inside the reasoning does not nest. A closing tag at the very end, behind
+    reasoning that was closed and an answer, is a slip, and goes alone. One pass, linear in the text.
     """
     return without_reasoning(item.output_text or "")
 
 
 def without_reasoning(text: str) -> str:
     """Return a model's text without its reasoning, as :func:`answer_text` says."""
-    kept, start, inside = list[str](), 0, False
+    kept, start, inside = list[str](), 0, ""
+    may_slip, end = False, len(text.rstrip())
     for tag in _REASONING_TAG.finditer(text):
-        if tag["closing"]:
+        kind = "[" if tag["square"] else "<"
+        if not (tag["closing"] or tag["closing_square"]):
+            may_slip = not inside  # a tag that is opened within may be the one that is closed at the end
             if not inside:
+                kept.append(text[start : tag.start()])
+                inside = kind
+        elif inside in ("", kind):
+            if not inside and may_slip and tag.end() == end:
+                kept.append(text[start : tag.start()])
+            elif not inside:
                 kept.clear()
-            inside, start = False, tag.end()
-        elif not inside:
-            kept.append(text[start : tag.start()])
-            inside = True
+            inside, start = "", tag.end()
     return "" if inside else "".join(kept) + text[start:]
 
 

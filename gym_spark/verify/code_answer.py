@@ -6,7 +6,19 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-_FENCE: Final = re.compile(r"^(?P<indent> *)(?P<mark>`{3,}|~{3,})(?P<label>[^`\n]*)$", re.MULTILINE)
+_FENCE: Final = re.compile(
+    r"^(?P<quote>(?:[ \t]*+>[ ]?+)*+)(?P<indent>[ \t]*+)(?P<mark>`{3,}|~{3,})(?P<label>[^`\n]*)$", re.MULTILINE
+)
+#: Blanks by which CommonMark lets a closing mark stand further in than the opening one; a tab is four.
+_FURTHER_IN: Final = 3
+_TAB: Final = 4
+
+#: How an answer begins that is code without a fence: an indented mark in it belongs to a docstring. One that begins
+#: indented may be prose all the same, and a mark with a label then opens a block.
+_BARE: Final = re.compile(
+    r"\s*(?:(?:async\s+)?def\s+\w+\s*\(|class\s+\w+\s*[:(]|import\s+\w|from\s+[\w.]+\s+import\s|@\w)"
+    r"|(?P<indented>(?:[ \t]*\n)*+(?:[ ]{4}|\t)[ \t]*+[^\s`~>])"
+)
 _PYTHON: Final = frozenset({"", "python", "python3", "py", "py3"})
 
 
@@ -56,13 +68,16 @@ def before_definition(source: str, name: str) -> str:
 def _blocks(answer: str) -> tuple[list[_Block], str]:
     """Return the fenced blocks, and the text before a mark at the end that closes nothing (all of it without one).
 
-    A block ends at a mark of its own kind that is as long and has no label (CommonMark), or with the text.
+    A block ends at a mark of its own kind that is as long, has no label, and stands as far out (CommonMark), or with
+    the text.
     """
     blocks, opening = [], None
+    bare = _BARE.match(answer)
     for fence in _FENCE.finditer(answer):
         if opening is None:
-            opening = fence
-        elif fence["mark"].startswith(opening["mark"]) and not fence["label"].strip():
+            inside = bare and _depth(fence) and not (bare["indented"] and fence["label"].strip())
+            opening = None if inside else fence
+        elif _closes(fence, opening):
             blocks.append(_block(opening, answer[opening.end() + 1 : fence.start()]))
             opening = None
     if opening is None:
@@ -73,9 +88,28 @@ def _blocks(answer: str) -> tuple[list[_Block], str]:
     return [*blocks, _block(opening, left)], ""
 
 
+def _depth(fence: re.Match[str]) -> int:
+    return len(fence["indent"].expandtabs(_TAB)) + fence["quote"].count(">")
+
+
+def _closes(fence: re.Match[str], opening: re.Match[str]) -> bool:
+    further_in = len(fence["indent"].expandtabs(_TAB)) - len(opening["indent"].expandtabs(_TAB))
+    return (
+        fence["mark"].startswith(opening["mark"])
+        and not fence["label"].strip()
+        and further_in <= _FURTHER_IN
+        and fence["quote"].count(">") <= opening["quote"].count(">")
+    )
+
+
 def _block(opening: re.Match[str], content: str) -> _Block:
-    """Return a block whose lines lose as many blanks as stand before its opening mark, as in a list."""
-    indent = len(opening["indent"])
+    """Return a block whose lines lose what stands before its opening mark: blanks, as in a list, and quoting."""
+    indent, quotes = opening["indent"], opening["quote"].count(">")
     words = opening["label"].strip().lower().split()
-    code = re.sub(rf"^ {{1,{indent}}}", "", content, flags=re.MULTILINE) if indent else content
-    return _Block(words[0] if words else "", code)
+    if quotes:
+        blank = "[ ]?" if opening["quote"].endswith(" ") else ""
+        content = re.sub(rf"^(?:[ \t]*+>){{1,{quotes}}}{blank}", "", content, flags=re.MULTILINE)
+    if indent:
+        width = len(indent.expandtabs(_TAB))
+        content = re.sub(rf"^(?:{re.escape(indent)}| {{1,{width}}})", "", content, flags=re.MULTILINE)
+    return _Block(words[0] if words else "", content)

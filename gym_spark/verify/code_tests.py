@@ -25,15 +25,18 @@ from gym_spark.verify.code_answer import before_definition, code_of, definition
 from gym_spark.verify.machine_speed import slowness
 from gym_spark.verify.sandbox.base import Limits, Outcome, Sandbox
 
-#: Runs the parts in one module, each compiled for itself so that a ``from __future__`` may head each. The module is not
-#: ``__main__``: what a program does when it is called is not under test. The mark shows that the tests came to their
-#: end, which exit code 0 does not: ``sys.exit()`` in the answer has it too.
+#: Runs the parts in one module, each compiled for itself so that a ``from __future__`` may head each. All are read
+#: before the first runs, which could overwrite the tests behind it. The module is not ``__main__``: what a program does
+#: when it is called is not under test. The mark shows that the tests came to their end, which exit code 0 does not:
+#: ``sys.exit()`` in the answer has it too.
 _DRIVER: Final = """
 import os, sys, types
 module = sys.modules["answer"] = types.ModuleType("answer")
+sources = []
 for name in {parts!r}:
     with open(name, encoding="utf-8") as file:
-        source = file.read()
+        sources.append((name, file.read()))
+for name, source in sources:
     exec(compile(source, name, "exec", dont_inherit=True), module.__dict__)
 os.write(1, {mark!r})
 """
@@ -60,7 +63,7 @@ class CodeTests(Verifier):
     name = "code_tests"
     needs = ("tests",)
     # The interpreter decides as well; its minor version is the same on driver and workers, as pyspark demands.
-    version = "1 python==" + ".".join(platform.python_version_tuple()[:2])
+    version = "2 python==" + ".".join(platform.python_version_tuple()[:2])
     wants_sandbox = True
 
     def __init__(

@@ -11,15 +11,16 @@ from gym_spark.verify.base import Judgeable, Verdict, Verifier, answer_text, exp
 class ExactMatch(Verifier):
     """Reward 1 if the answer equals one of ``expected_answer``, else 0.
 
-    Blanks around either side never count. Both sides are brought to one Unicode form (NFC), since two spellings of
-    one accented letter look the same.
+    Blanks around either side never count, nor what cannot be seen (a byte order mark). Both sides are brought to one
+    Unicode form (NFC), since two spellings of one accented letter look the same.
 
     Args:
         ignore_case: Compare without regard to case (Unicode case folding).
-        strip_punctuation: Ignore ASCII punctuation around the answer, such as a full stop, quotes or ``**``.
+        strip_punctuation: Ignore punctuation around the answer, such as a full stop, quotes of any form or ``**``.
     """
 
     name = "exact_match"
+    version = "2"
     needs = ("expected_answer",)
 
     def __init__(self, *, ignore_case: bool = False, strip_punctuation: bool = False) -> None:
@@ -35,7 +36,19 @@ class ExactMatch(Verifier):
         return Verdict.scored(float(answer in accepted), extracted_answer=answer)
 
     def _normalised(self, text: str) -> str:
-        text = unicodedata.normalize("NFC", text).strip()
-        if self._strip_punctuation:
-            text = text.strip(string.punctuation + string.whitespace)
-        return text.casefold() if self._ignore_case else text
+        text = unicodedata.normalize("NFC", text)
+        start, end = 0, len(text)
+        while start < end and self._is_around(text[start]):
+            start += 1
+        while start < end and self._is_around(text[end - 1]):
+            end -= 1
+        return text[start:end].casefold() if self._ignore_case else text[start:end]
+
+    def _is_around(self, char: str) -> bool:
+        """Tell whether a character does not count at an end; ``$`` and the like are punctuation in ASCII alone."""
+        kind = unicodedata.category(char)
+        return (
+            char.isspace()
+            or kind == "Cf"
+            or (self._strip_punctuation and (kind[0] == "P" or char in string.punctuation))
+        )

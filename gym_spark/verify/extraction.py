@@ -70,7 +70,10 @@ def labelled(text: str, prefix: str = "") -> list[str]:
 def _label(prefix: str) -> regex.Pattern[str]:
     # `regex` looks for a word without regard to case twenty times as fast as `re`.
     other = f"|{regex.escape(prefix)}" if prefix else ""
-    return regex.compile(rf"(?:{_ANSWER}{other})(?:[*_`]+(?=\s))?\s*(.+)", regex.IGNORECASE)
+    label = rf"(?:{_ANSWER}{other})"
+    # A heading above an "Answer:" is no answer. Possessive: with a blank less the next label would not be seen.
+    heading = rf"(?![*_`#>\s]*+(?:final\s+)?{label})"
+    return regex.compile(rf"{label}(?:[*_`]+(?=\s))?\s*+{heading}(.+)", regex.IGNORECASE)
 
 
 def _whole_emphasis(text: str) -> str:

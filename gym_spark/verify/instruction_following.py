@@ -34,7 +34,7 @@ class InstructionFollowing(Verifier):
     """
 
     name = "instruction_following"
-    version = "2 " + " ".join(f"{library}=={version(library)}" for library in _LIBRARIES)
+    version = "3 " + " ".join(f"{library}=={version(library)}" for library in _LIBRARIES)
     needs = ("instruction_id_list", "kwargs")
     isolated = True
 

@@ -42,6 +42,9 @@ _NAMED: Final = ("properties", "patternProperties", "$defs", "definitions", "dep
 
 _REASON_CHARS: Final = 300
 
+#: What parsers raise in words of their own; others are told by their type too.
+_SAID: Final = (ValueError, yaml.YAMLError, RecursionError)
+
 
 class _Loader(yaml.SafeLoader):
     """YAML 1.1 as PyYAML has it (an unquoted date is no text), but what would be no JSON object is an error."""
@@ -65,7 +68,7 @@ class JsonSchema(Verifier):
     """
 
     name = "json_schema"
-    version = f"1 jsonschema=={version('jsonschema')} PyYAML=={version('PyYAML')}"
+    version = f"2 jsonschema=={version('jsonschema')} PyYAML=={version('PyYAML')}"
     isolated = True
     needs_response = True
 
@@ -82,14 +85,19 @@ class JsonSchema(Verifier):
             raise ValueError(f"the task's schema_type is {kind!r}; json_schema knows json and yaml alone")
         try:
             found = self._document(item, kind)
+        except MemoryError:
+            raise
+        except Exception as error:  # noqa: BLE001  whatever a parser raises over a text, that text is no document
+            return _refused(f"no document: {error}" if isinstance(error, _SAID) else f"no document ({error!r})")
+        try:
             fault = best_match(checker.iter_errors(found))
-        except (ValueError, yaml.YAMLError, RecursionError) as error:
-            return Verdict.scored(0.0, detail={"reason": _short(f"no document: {error}")})
         except Unresolvable as error:
             raise ValueError(f"the task's schema refers to what it does not hold ({error})") from error
-        if fault is not None:
-            return Verdict.scored(0.0, detail={"reason": _short(f"{fault.json_path}: {fault.message}")})
-        return Verdict.scored(1.0)
+        except (MemoryError, re.error):  # the machine's fault, and the schema's
+            raise
+        except Exception as error:  # noqa: BLE001  the schema is a right one: it is the document's values, or depth
+            return _refused(f"the document cannot be checked ({error!r})")
+        return Verdict.scored(1.0) if fault is None else _refused(f"{fault.json_path}: {fault.message}")
 
     def _checker(self, task: JsonObject) -> Checker:
         schema = task.get("schema_str", task.get("schema"))
@@ -150,6 +158,10 @@ def _made_strict(schema: Any) -> Any:
     if isinstance(made.get("properties"), dict):
         made |= {"required": list(made["properties"]), "additionalProperties": False}
     return made
+
+
+def _refused(reason: str) -> Verdict:
+    return Verdict.scored(0.0, detail={"reason": _short(reason)})
 
 
 def _short(text: str) -> str:

@@ -39,7 +39,7 @@ class MathAnswer(Verifier):
 
     name = "math"
     needs = ("expected_answer",)
-    version = "2 " + " ".join(f"{library}=={version(library)}" for library in _LIBRARIES)
+    version = "3 " + " ".join(f"{library}=={version(library)}" for library in _LIBRARIES)
     isolated = True
 
     def __init__(self) -> None:

@@ -2,10 +2,12 @@ r"""`numeric`: the last number in the answer equals the expected number.
 
 What counts as a number, decided once (tests/unit/test_verify_numeric.py has the table):
 
-- A minus (``-`` or U+2212) is a sign only where no letter, digit or closing bracket stands before it, so "2-7" is
-  2 and 7, a date's last number is its day, and "5 - 3 = 2" ends in 2.
+- A minus (``-``, U+2212, or an en dash) is a sign only where no letter, digit or closing bracket stands before it, so
+  "2-7" is 2 and 7, a date's last number is its day, and "5 - 3 = 2" ends in 2. With a blank behind it, it is one
+  behind ``:``, ``=`` and ``(``, or where the text is nothing but this number; else it may be a list's mark.
 - Thousands are groups of exactly three digits, parted by a comma, a narrow blank or LaTeX's ``{,}`` and ``\,``;
-  "1, 2" and "1,2" are two numbers each.
+  "1, 2" and "1,2" are two numbers each. An ordinary blank parts them where a group begins with 0, as no number of its
+  own does: "1 000 000" is one number, "1 234 567" are three.
 - A currency sign, a percent sign, a full stop and units are not part of the number: "25 %" is 25, never 0.25.
 - Digits glued to a letter before them ("CO2") or raised ("m^2") are no number.
 - ``1.5e-3``, ``1.5 x 10^3`` and ``1.5 \times 10^{3}`` are one number each. A fraction is two numbers: use `math`.
@@ -22,13 +24,17 @@ from pydantic import Field
 from gym_spark.verify.base import Judgeable, Verdict, Verifier, answer_text, expected_answers
 from gym_spark.verify.patterns import parameter, timed_out
 
-_SEPARATOR: Final = r"(?:,|\{,\}|\\,|\u00a0|\u2009|\u202f)"
+_SEPARATOR: Final = r"(?:,|\{,\}|\\,|\u00a0|\u2007|\u2009|\u202f)"
+_MINUS: Final = "-\u2212\u2013"
 _NUMBER: Final = re.compile(
     rf"""
     (?<![A-Za-z0-9_^]) (?<!\^\{{) (?<!\d\.)     # not inside a word, a number or an exponent
-    (?P<sign>(?<![\w)\]}}%])[-\u2212+])?        # a sign, not a hyphen or an operator
-    (?:\\?[$€£¥]\s?)?(?P<inner>[-\u2212](?=[\d.]))? # $5, -$5 and $-5
+    (?:(?P<sign>(?<![\w)\]}}%])[{_MINUS}+])       # a sign, not a hyphen or an operator
+      | (?:(?<=[:=(])|(?<=[:=(][ ])|\A(?=[{_MINUS}][ ][\d.,]+\Z)) (?P<apart>[{_MINUS}])[ ](?=[\d.])
+    )?
+    (?:\\?[$€£¥]\s?)?(?P<inner>[{_MINUS}](?=[\d.]))? # $5, -$5 and $-5
     (?P<digits>
+        [1-9]\d{{0,2}}(?=(?:[ ]\d{{3}}){{0,5}}?[ ]0\d\d)(?:[ ]\d{{3}}){{1,6}}(?!\d)(?:\.\d+)? |
         \d{{1,3}}(?:{_SEPARATOR}\d{{3}})+(?!\d)(?:\.\d+)?
         | \d+(?:\.\d+)?
         | (?<!\.)\.\d+
@@ -60,6 +66,7 @@ class Numeric(Verifier):
     """
 
     name = "numeric"
+    version = "2"
     needs = ("expected_answer",)
 
     def __init__(self, *, tolerance: Annotated[float, Field(ge=0)] = 0.0, pattern: str | None = None) -> None:
@@ -97,10 +104,10 @@ def _expected_number(text: str) -> Decimal:
 def _numbers(text: str) -> list[tuple[str, Decimal]]:
     """Return every number in order, as it was written and as a value."""
     found = []
-    for match in _NUMBER.finditer(text):
-        sign = "-" if (match["sign"] or match["inner"] or "+") in "-\u2212" else ""
+    for match in _NUMBER.finditer(text.strip()):
+        sign = "-" if (match["sign"] or match["apart"] or match["inner"] or "+") in _MINUS else ""
         exponent = (match["e"] or match["power"] or "0").replace("\u2212", "-")
-        spelled = f"{sign}{re.sub(_SEPARATOR, '', match['digits'])}e{exponent}"
+        spelled = f"{sign}{re.sub(f'{_SEPARATOR}| ', '', match['digits'])}e{exponent}"
         try:
             found.append((match[0].strip(), Decimal(spelled)))
         except InvalidOperation:  # an exponent of more than eighteen digits

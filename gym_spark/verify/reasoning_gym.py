@@ -36,7 +36,7 @@ class ReasoningGym(Verifier):
     """
 
     name = "reasoning_gym"
-    version = f"1 reasoning-gym=={_library_version()}"
+    version = f"2 reasoning-gym=={_library_version()}"
     isolated = True
     needs = ("question", "metadata")  # data sets with many right answers have no `answer`
 

@@ -54,7 +54,7 @@ class StringMatch(Verifier):
     """
 
     name = "string_match"
-    version = f"1 regex=={version('regex')}"
+    version = f"2 regex=={version('regex')}"
     needs = ("expected_answer",)
 
     def __init__(

@@ -12,6 +12,12 @@ from gym_spark.verify.code_answer import before_definition, code_of
 
 FULL = "def add(a, b):\n    return a + b\n"
 BODY = "    return a + b"
+NOTED = 'def add(a, b):\n    """Add.\n\n    ```\n    add(1, 2)\n    ```\n    """\n    return a + b\n'
+HELD = "HELP = (\n    '''\n    ~~~\n\t```\n    ''')\ndef add(a, b):\n    return a + b\n"
+
+
+def lines_after(prefix: str, text: str) -> str:
+    return "".join(prefix + line for line in text.splitlines(keepends=True))
 
 
 @pytest.mark.parametrize(
@@ -44,6 +50,20 @@ BODY = "    return a + b"
         ("```python", ""),
         ("```", ""),
         ("```python\ns = 'é 日本 \U0001f600'\n```", "s = 'é 日本 \U0001f600'\n"),
+        (f"```python\n{NOTED}```", NOTED),
+        (f"```python\n{HELD}```\nDone.", HELD),
+        (f"~~~\n{HELD}~~~", HELD),
+        (NOTED, NOTED),
+        (f"import math\n\n{HELD}", f"import math\n\n{HELD}"),
+        (NOTED.partition("\n")[2], NOTED.partition("\n")[2]),
+        (lines_after("    ", f"The code:\n```python\n{NOTED}```\n"), NOTED),
+        (f"```python\n{FULL}   ```\nDone.", FULL),
+        (lines_after("   ", f"```python\n{NOTED}```\n"), NOTED),
+        (f"Code:\n{lines_after(chr(9), f'```python{chr(10)}{NOTED}```{chr(10)}')}Done.", NOTED),
+        (f"Code:\n{lines_after('> ', f'```python{chr(10)}{NOTED}```{chr(10)}')}Done.", NOTED),
+        (f"Code:\n{lines_after('>', f'```python{chr(10)}{FULL}```{chr(10)}')}Done.", FULL),
+        (f"> > ```python\n{lines_after('> > ', FULL)}```\nDone.", FULL),
+        (f"```python\n'''\n> ```\n'''\n{FULL}```", f"'''\n> ```\n'''\n{FULL}"),
     ],
     ids=[
         "body only", "body with blank lines around", "tab", "whole program", "empty", "fence", "fence without label",
@@ -51,6 +71,10 @@ BODY = "    return a + b"
         "the last of two", "output after it", "example of use after it", "shell before it", "another language alone",
         "fence in a list", "cut off", "closing mark alone", "closing mark and blanks", "marks in a line", "CRLF",
         "empty fence", "cut off after the label", "one mark alone", "unicode",
+        "docstring with marks", "string with marks", "string with marks in tildes", "bare docstring with marks",
+        "bare string with marks", "body with marks", "all indented",
+        "closing mark three blanks in", "docstring with marks in a list", "tabs", "quoted", "quoted without blanks",
+        "quoted twice and not at the end", "string with a quoted mark",
     ],
 )  # fmt: skip
 def test_the_code_of_an_answer(answer: str, code: str) -> None:
@@ -83,7 +107,9 @@ def test_p25_any_code_without_marks_comes_out_as_it_went_in_bare_or_fenced(code:
     assert code_of(f"Text.\n```python\n{code}\n```\nText.") == f"{code}\n"
 
 
-@pytest.mark.parametrize("piece", ["`", "```\n", "```python\n", " ", "@x\n", "def add", "~~~~", "\n"])
+@pytest.mark.parametrize(
+    "piece", ["`", "```\n", "```python\n", " ", "@x\n", "def add", "~~~~", "\n", "> ", "> > ```\n", "\t"]
+)
 def test_a_huge_answer_takes_no_time(piece: str) -> None:
     began = time.process_time()
     code_of(piece * 200_000, "add")

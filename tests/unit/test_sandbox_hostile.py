@@ -87,6 +87,19 @@ while True:
     "trace": "import ctypes\nctypes.CDLL(None).ptrace(0, 0, 0, 0)",
     "leave_before_the_tests": "import sys\nsys.exit(0)",
     "leave_at_once": "import os\nos._exit(0)",
+    "overwrite_the_tests": """
+import os
+for name in ["part1.py", "part2.py", "main.py"]:
+    try:
+        os.remove(name)
+    except OSError:
+        pass
+    try:
+        open(name, "w").write("")
+    except OSError:
+        pass
+def done():
+    return False""",
     "read_stdin_of_the_worker": "raise Exception(input())",
 }
 OUTCOMES = {

@@ -78,6 +78,11 @@ def test_json(answer: str | None, params: dict[str, Any], reward: float) -> None
         pytest.param("```yaml\nx: 1\ny: 2\n```", 0.0, id="fence"),
         pytest.param("? [a]\n: 1", 0.0, id="list-as-key"),
         pytest.param("just words", 0.0, id="words"),
+        pytest.param("x: 1\ny: !!int ''", 0.0, id="no-text-is-no-integer"),
+        pytest.param("x: 1\ny: !!float ''", 0.0, id="no-text-is-no-number"),
+        pytest.param("x: !!int _\ny: 2", 0.0, id="underscore-is-no-integer"),
+        pytest.param("x: 1\ny: !!timestamp foo", 0.0, id="word-is-no-time"),
+        pytest.param("x: !!bool foo\ny: 2", 0.0, id="word-is-no-truth-value"),
     ],
 )
 def test_yaml(answer: str, reward: float) -> None:
@@ -109,6 +114,14 @@ def test_yaml(answer: str, reward: float) -> None:
 def test_strictness_reaches_every_object_and_nothing_else(schema: Any, answer: str, reward: float) -> None:
     verdict = judge(answer, schema)
     assert (verdict.state, verdict.reward) == ("scored", reward)
+
+
+@pytest.mark.parametrize("answer", ["1e999", "-1.0e+999", "1" * 4000, "[" * 2000 + "]" * 2000])
+@pytest.mark.parametrize("kind", ["json", "yaml"])
+def test_no_value_takes_an_answer_out_of_the_scored_ones(answer: str, kind: str) -> None:
+    schema = {"type": ["number", "array"], "multipleOf": 0.01, "items": {"$ref": "#"}, "uniqueItems": True}
+    verdict = judge(answer, schema, kind=kind)
+    assert (verdict.state, verdict.reward) == ("scored", 0.0)
 
 
 def test_formats_are_checked_where_asked_for() -> None:

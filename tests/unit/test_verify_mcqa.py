@@ -52,12 +52,15 @@ def judge(answer: str | None, task: dict[str, Any] | None = None, **params: Any)
         pytest.param("lenient_answer_colon", "Answer: b", "B", id="colon-letter"),
         pytest.param("lenient_answer_colon", "answer :  RED square", "C", id="colon-text"),
         pytest.param("lenient_answer_colon", "Answer: A\nFinal Answer: B", "B", id="colon-last"),
+        pytest.param("lenient_answer_colon", "Answer:\nAnswer: B", "B", id="colon-heading"),
+        pytest.param("lenient_answer_colon", "Answer:\n\nFinal Answer: B", "B", id="colon-heading-final"),
         pytest.param("lenient_answer_colon", r"Answer: \text{B}", "B", id="colon-wrapper"),
         pytest.param("lenient_answer_colon", "Answer: B because", None, id="colon-letter-and-more"),
         pytest.param("lenient_answer_colon", "**Answer: B**", None, id="colon-markdown"),
         pytest.param("lenient_answer_colon", "B", None, id="no-colon"),
         pytest.param("lenient_answer_colon_md", "Answer: B", "B", id="md-plain"),
         pytest.param("lenient_answer_colon_md", "**Answer: B**", "B", id="md-bold-line"),
+        pytest.param("lenient_answer_colon_md", "## Answer:\n**Answer:** B", "B", id="md-heading"),
         pytest.param("lenient_answer_colon_md", "**Answer:** b", "B", id="md-bold-label"),
         pytest.param("lenient_answer_colon_md", "__Answer__: *B*", "B", id="md-underscores"),
         pytest.param("lenient_answer_colon_md", r"Answer: \boxed{B}", "B", id="md-box"),
@@ -69,6 +72,15 @@ def judge(answer: str | None, task: dict[str, Any] | None = None, **params: Any)
         pytest.param("lenient_answer_colon_md", "Answer: I think it is B", "B", id="md-pronoun"),
         pytest.param("lenient_answer_colon_md", "Answer: I'd say B", "B", id="md-pronoun-contracted"),
         pytest.param("lenient_answer_colon_md", "Answer: I", "I", id="md-letter-i"),
+        pytest.param("lenient_answer_colon_md", "Answer: I because none fits", "I", id="md-letter-i-and-why"),
+        pytest.param("lenient_answer_colon_md", "Answer: Option B (I checked)", "B", id="md-pronoun-behind"),
+        pytest.param("lenient_answer_colon_md", "Answer: neither A nor B", None, id="md-neither"),
+        pytest.param("lenient_answer_colon_md", "Answer: neither A nor B, but C", "C", id="md-neither-but"),
+        pytest.param("lenient_answer_colon_md", "Answer: not B", None, id="md-denied"),
+        pytest.param("lenient_answer_colon_md", "Answer: it isn't option (B)", None, id="md-denied-and-shortened"),
+        pytest.param("lenient_answer_colon_md", "Answer: it is B, not A", "B", id="md-another-denied"),
+        pytest.param("lenient_answer_colon_md", "Answer: *red square*", "C", id="md-text"),
+        pytest.param("lenient_answer_colon_md", "Answer: E. coli", "E", id="md-text-like-a-label"),
         pytest.param("lenient_answer_colon_md", "Answer: A or B", None, id="md-one-or-the-other"),
         pytest.param("lenient_answer_colon_md", "Answer: A, B", None, id="md-list"),
         pytest.param("lenient_answer_colon_md", "Answer: A/B", None, id="md-slash"),
@@ -116,6 +128,7 @@ def test_a_task_may_have_expressions_of_its_own(expression: Any, answer: str, op
         pytest.param("R\u00e9ponse finale : B", "B", id="prefix"),
         pytest.param("R\u00c9PONSE FINALE :\n**B**", "B", id="prefix-case-line-and-bold"),
         pytest.param("R\u00e9ponse finale : A\nAnswer: B", "B", id="the-later-of-the-two"),
+        pytest.param("Answer:\nR\u00e9ponse finale : B", "B", id="prefix-below-a-heading"),
         pytest.param(r"\boxed{B}", "B", id="box-where-neither-is"),
         pytest.param("R\u00e9ponse : B", None, id="another-prefix"),
     ],
@@ -149,6 +162,12 @@ def test_p22_a_tasks_expression_that_would_take_years_is_a_timeout() -> None:
 )
 def test_options_come_in_several_shapes(options: Any, expected: str) -> None:
     assert judge(r"\boxed{B}", {"options": options, "expected_answer": expected}).reward == 1.0
+
+
+def test_an_options_text_that_begins_like_a_letter_is_that_option_and_a_letter_is_a_letter() -> None:
+    task = {"options": {"A": "a cat", "B": "a dog", "C": "A"}, "grading_mode": "lenient_answer_colon_md"}
+    answers = ("Answer: a dog", "**Answer:** A dog.", "Answer: a", "Answer: A"
+    assert [judge(answer, task).extracted_answer for answer in answers] == ["B", "B", "A", "A"]
 
 
 @pytest.mark.parametrize(

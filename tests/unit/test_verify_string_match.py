@@ -46,6 +46,12 @@ def judge(answer: str | None, task: dict[str, Any], **params: Any) -> Verdict:
         pytest.param("final_answer", "**Answer:**Saturn", "Saturn", id="bold-label-without-a-blank"),
         pytest.param("final_answer", "__Answer__: Saturn", "Saturn", id="underscores"),
         pytest.param("final_answer", "### Final Answer:\n\nSaturn", "Saturn", id="heading"),
+        pytest.param("final_answer", "**Final Answer:**\n\nAnswer: Paris", "Paris", id="heading-above-a-label"),
+        pytest.param("final_answer", "### Answer:\n**Answer:** Paris", "Paris", id="heading-above-a-bold-label"),
+        pytest.param("final_answer", "Answer: \n > **Final answer**: 5", "5", id="heading-above-a-quoted-label"),
+        pytest.param("final_answer", "Answer: Answer: 5", "5", id="label-twice"),
+        pytest.param("final_answer", "Answer: A\nAnswer:", "A", id="label-with-nothing-behind-it"),
+        pytest.param("final_answer", "Answer: Answers: many", "Answers: many", id="a-word-that-begins-like-one"),
         pytest.param("final_answer", "ANSWER：Saturn", "Saturn", id="full-width-colon"),  # noqa: RUF001
         pytest.param("final_answer", r"Answer: \boxed{80}", "80", id="box-behind-label"),
         pytest.param("final_answer", r"\boxed{7}. Answer: 80", "80", id="label-before-box"),
@@ -214,6 +220,7 @@ def test_p22_an_expression_that_would_take_years_is_a_timeout(verifier: str) -> 
 
 
 HOSTILE = [r"\boxed{" * 50_000, "{" * 300_000, "answer" * 50_000, "answer:\n" * 40_000, "answer" + " " * 300_000]
+HOSTILE += ["answer:" + "*" * 300_000, "answer:\n#" * 40_000, "answer: final " * 40_000, "answer:" + "\n" * 300_000]
 HOSTILE += ["<answer>" * 40_000, "\n" * 300_000, '"' * 300_000, "**" * 150_000, "\\" * 300_001, r"\text{" * 50_000]
 
 
