@@ -6,8 +6,9 @@ How an answer chooses, by grading mode (tests/unit/test_verify_mcqa.py has the t
   like: ``\boxed{B}``, ``\boxed{(B)}``, ``\boxed{\text{B}}``.
 - ``lenient_boxed``: or a letter that labels what follows (``\boxed{B: a square}``), or the text of exactly one option.
 - ``lenient_answer_colon``: behind the last "Answer:", to the end of the line, is one letter or an option's whole text.
-- ``lenient_answer_colon_md``: behind the last "Answer:" that has a letter, Markdown or LaTeX around it or not; the
-  leading letter, or else the last one that stands alone. "A or B" chooses nothing.
+- ``lenient_answer_colon_md``: behind the last "Answer:" that has a letter, Markdown or LaTeX around it or not: an
+  option's whole text, the leading letter, or else the last one that stands alone and is not denied. "A or B", "not B"
+  and "neither A nor B" choose nothing; the pronoun "I" is no letter.
 
 A task's ``template_metadata`` may have ``output_regex``, one or a list: the first whose last match is a letter or an
 option's whole text decides; the mode is only asked where none is. It may have an ``answer_prefix``, which
@@ -46,7 +47,12 @@ _PLAIN_COLON: Final = regex.compile(  # `regex`, and the same rule for a heading
 _STANDING_ALONE: Final = re.compile(r"(?<![^\W_])[A-Z](?![^\W_])")
 _ANY_CASE: Final = re.compile(r"(?<![^\W_])[A-Za-z](?![^\W_])")
 _LEADING: Final = re.compile(r"([A-Za-z0-9])(?![^\W_])(?!'|\u2019)")
-_PRONOUN: Final = re.compile(r"I\s+(?:am|believe|choose|guess|pick|select|think|would)\b")
+#: "I checked", but not "I because ..." or "I is right", which say more about a letter.
+_PRONOUN: Final = re.compile(r"I\s+(?!(?:and|as|because|due|for|has|is|nor|or|since|was)\b)[a-z]+")
+_DENIED: Final = re.compile(
+    r"(?:\b(?:not|neither|nor)|n['\u2019]t(?:\s+be)?)\s+(?:options?\s+|answers?\s+)?[(\[*_`\"']{0,4}$", re.I
+)
+_BEFORE: Final = 40  # characters in which a denial is looked for
 _BETWEEN: Final = re.compile(r"\s*[/|&,;]\s*(?:(?:or|and)\s+)?|\s+(?:or|and)\s+|\s+", re.IGNORECASE)
 _DECORATION: Final = "*_`$ \t\r\n.,;:()[]{}"
 
@@ -207,8 +213,17 @@ def _in_line(line: str, options: Options) -> str | None:
     for left, right in pairwise(alone):
         if left[0].upper() != right[0].upper() and _BETWEEN.fullmatch(line, left.end(), right.start()):
             return None  # "A or B"
+    if len(line) > 1 and (letter := _by_text(line, options)):
+        return letter  # "a dog" chooses no A
     leading = _LEADING.match(line)
     if leading and not _PRONOUN.match(line):
         return leading[1].upper() if leading[1].upper() in options else None
-    letters = [match[0] for match in _STANDING_ALONE.finditer(line) if not _PRONOUN.match(line, match.start())]
+    letters = [match[0] for match in _STANDING_ALONE.finditer(line) if not _says_else(line, match, options)]
     return letters[-1] if letters and letters[-1] in options else None
+
+
+def _says_else(line: str, letter: re.Match[str], options: Options) -> bool:
+    """Tell whether a letter that stands alone is denied, or is the pronoun."""
+    if letter[0] == "I" and ("I" not in options or _PRONOUN.match(line, letter.start())):
+        return True
+    return _DENIED.search(line[max(0, letter.start() - _BEFORE) : letter.start()]) is not None

@@ -72,6 +72,15 @@ def judge(answer: str | None, task: dict[str, Any] | None = None, **params: Any)
         pytest.param("lenient_answer_colon_md", "Answer: I think it is B", "B", id="md-pronoun"),
         pytest.param("lenient_answer_colon_md", "Answer: I'd say B", "B", id="md-pronoun-contracted"),
         pytest.param("lenient_answer_colon_md", "Answer: I", "I", id="md-letter-i"),
+        pytest.param("lenient_answer_colon_md", "Answer: I because none fits", "I", id="md-letter-i-and-why"),
+        pytest.param("lenient_answer_colon_md", "Answer: Option B (I checked)", "B", id="md-pronoun-behind"),
+        pytest.param("lenient_answer_colon_md", "Answer: neither A nor B", None, id="md-neither"),
+        pytest.param("lenient_answer_colon_md", "Answer: neither A nor B, but C", "C", id="md-neither-but"),
+        pytest.param("lenient_answer_colon_md", "Answer: not B", None, id="md-denied"),
+        pytest.param("lenient_answer_colon_md", "Answer: it isn't option (B)", None, id="md-denied-and-shortened"),
+        pytest.param("lenient_answer_colon_md", "Answer: it is B, not A", "B", id="md-another-denied"),
+        pytest.param("lenient_answer_colon_md", "Answer: *red square*", "C", id="md-text"),
+        pytest.param("lenient_answer_colon_md", "Answer: E. coli", "E", id="md-text-like-a-label"),
         pytest.param("lenient_answer_colon_md", "Answer: A or B", None, id="md-one-or-the-other"),
         pytest.param("lenient_answer_colon_md", "Answer: A, B", None, id="md-list"),
         pytest.param("lenient_answer_colon_md", "Answer: A/B", None, id="md-slash"),
@@ -153,6 +162,12 @@ def test_p22_a_tasks_expression_that_would_take_years_is_a_timeout() -> None:
 )
 def test_options_come_in_several_shapes(options: Any, expected: str) -> None:
     assert judge(r"\boxed{B}", {"options": options, "expected_answer": expected}).reward == 1.0
+
+
+def test_an_options_text_that_begins_like_a_letter_is_that_option_and_a_letter_is_a_letter() -> None:
+    task = {"options": {"A": "a cat", "B": "a dog", "C": "A"}, "grading_mode": "lenient_answer_colon_md"}
+    answers = ("Answer: a dog", "**Answer:** A dog.", "Answer: a", "Answer: A")
+    assert [judge(answer, task).extracted_answer for answer in answers] == ["B", "B", "A", "A"]
 
 
 @pytest.mark.parametrize(
