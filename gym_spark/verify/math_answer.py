@@ -21,6 +21,12 @@ _LATEX_WORD: Final = re.compile(r"\\(?:text|mathrm|operatorname|begin|end)\{[^{}
 #: An expected answer that is no mathematics but has one spelling: "Yes", "DNE".
 _WORD: Final = re.compile(r"[^\W\d_]{2,20}")
 
+#: A relation that the library would read as its right side, and what an expected answer then has as well.
+_ONE_SIDED: Final = re.compile(
+    r"^[\s$]*(?:[<>\u2264\u2265]|\\(?:l|g)(?:t|e|eq|eqslant)(?![A-Za-z]))|\\neq?(?![A-Za-z])|\\not\s*=|\u2260|!="
+)
+_RELATION: Final = re.compile(r"[<>\u2264\u2265\u2260]|!=|\\(?:neq?|(?:l|g)(?:t|e|eq|eqslant))(?![A-Za-z])|\\not\s*=")
+
 #: Longer text is not one bare expression.
 _BARE_CHARS: Final = 400
 
@@ -33,8 +39,11 @@ class MathAnswer(Verifier):
     from ``2\sqrt{3}``. An expected answer of one word ("Yes") is compared as text.
 
     The library's own rules hold for the rest: decimals are equal to six places (0.333333 is 1/3), 50 % is 50 and 0.5,
-    units are not compared. It guards itself by SIGALRM, which only works in a main thread and not within one long
-    operation in C, so its own limits are off and the limit of the isolated child process rules.
+    units are not compared, and an equation counts for its right side, also "1=1" and "2=3". But a relation without a
+    left side, or "not equal", is no number ("> 5", ``\neq 5``), though the library reads it so.
+
+    The library guards itself by SIGALRM, which only works in a main thread and not within one long operation in C, so
+    its own limits are off and the limit of the isolated child process rules.
     """
 
     name = "math"
@@ -75,8 +84,9 @@ class MathAnswer(Verifier):
         for reading in dict.fromkeys((last, written_out(last), respelled(text))):  # the whole may hold a list of boxes
             answer = self._answer(reading)
             spelled = next((part.strip() for part in answer if isinstance(part, str)), None)
+            fitting = [gold for gold in golds if not (spelled and _is_another_relation(spelled, gold))]
             # Expected side first: the comparison is not symmetric.
-            if any(self._library.verify(gold, answer, timeout_seconds=None, raise_on_error=True) for gold in golds):
+            if any(self._library.verify(gold, answer, timeout_seconds=None, raise_on_error=True) for gold in fitting):
                 return Verdict.scored(1.0, extracted_answer=spelled)
             extracted = extracted or spelled
         return Verdict.scored(0.0, extracted_answer=extracted)
@@ -108,6 +118,13 @@ class MathAnswer(Verifier):
             if any(not isinstance(part, str) for part in parsed):
                 return parsed
         return []
+
+
+def _is_another_relation(spelled: str, gold: list[Any]) -> bool:
+    """Tell whether an answer is a one-sided relation where the expected one, as parsed, is none at all."""
+    return bool(_ONE_SIDED.search(spelled)) and not any(
+        _RELATION.search(part) for part in gold if isinstance(part, str)
+    )
 
 
 def _word_of(text: str) -> str | None:

@@ -6,6 +6,7 @@ Each rule has one meaning, and the table in tests/unit/test_verify_math.py has a
 - ``1 1/2`` with a proper fraction, which is 3/2 and not a product; ``1e5``; the sign of degrees, or ``km/h`` and the
   like, behind a number.
 - Full-width digits and signs, and characters that take no room.
+- A decimal that repeats, ``0.1\overline{6}`` or ``\bar``. Not "0.333..." and "0.(3)", which can mean something else.
 - ``1.5 million``, ``2\text{ thousand}``, as a second reading.
 - The last box, where others stand before it: the library joins boxes that are near each other, so that "\boxed{5}. No,
   \boxed{4}." is the pair 5, 4. Boxes with only "and", "or" or a comma between them are one answer and stay together.
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import re
 from decimal import Decimal
+from fractions import Fraction
 from itertools import pairwise
 from typing import Final
 
@@ -27,6 +29,11 @@ _THIN: Final = r"(?:\\[,!; ]|\{,\}|,\\!|[\u00a0\u2009\u202f])"
 _THOUSANDS: Final = re.compile(rf"(?<![\d.,])\d{{1,3}}(?:{_THIN}\d{{3}})+(?!\d)")
 _SCIENTIFIC: Final = re.compile(r"(?<![\w\\.])(\d{1,40}(?:\.\d{1,40})?)[eE]([+-]?\d{1,9})(?!\w)")
 _PLAIN_EXPONENT: Final = 30
+#: Where a fraction in its place means the same: nothing divides by it or raises it.
+_REPEATING: Final = re.compile(
+    r"(?<![\w.,/^}\\])(\d{0,15})\.(\d{0,15})"
+    r"\\(?:overline|bar)\s*(?:\{\s*(\d{1,15})\s*\}|(\d))(?!\s*[\d^])"
+)
 _MIXED: Final = re.compile(r"(?<![\w./^])(\d{1,15}) +(\d{1,15})/(\d{1,15})(?![\d/])")
 #: Not where minutes follow.
 _DEGREES: Final = re.compile(r"(\d)\s?\u00b0[CF]?(?![\w\s]*\d)")
@@ -49,10 +56,11 @@ _BOXES: Final = 20
 
 
 def respelled(text: str) -> str:
-    """Return the text with thousands, mixed numbers, powers of ten, degrees and rates as plain numbers."""
+    """Return the text with thousands, mixed numbers, repeating decimals, powers of ten, degrees, rates made plain."""
     text = text.translate(_PLAIN_FORMS)
     text = _THOUSANDS.sub(lambda match: re.sub(_THIN, "", match[0]), text)
     text = _MIXED.sub(_improper, text)
+    text = _REPEATING.sub(_fraction, text)
     text = _SCIENTIFIC.sub(_digits, text)
     return _RATE.sub(r"\1", _DEGREES.sub(r"\1", text))
 
@@ -61,6 +69,13 @@ def _improper(match: re.Match[str]) -> str:
     whole, part, denominator = (int(match[group]) for group in (1, 2, 3))
     # "3 5/4" is no mixed number.
     return f"{whole * denominator + part}/{denominator}" if part < denominator else match[0]
+
+
+def _fraction(match: re.Match[str]) -> str:
+    once, repeated = match[1] + match[2], match[3] or match[4]
+    # 0.1666... times 10 (for the 1) times 9 (for each repeated digit) is a whole number.
+    value = Fraction(int(once + repeated) - int(once or 0), 10 ** len(match[2]) * (10 ** len(repeated) - 1))
+    return f"{value.numerator}/{value.denominator}" if value.denominator > 1 else str(value.numerator)
 
 
 def _digits(match: re.Match[str]) -> str:

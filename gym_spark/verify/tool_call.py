@@ -9,8 +9,10 @@ What a task expects, in one of three forms (tests/unit/test_verify_tool_call.py 
 - ``expected_calls``: a list of ``{"name": ..., "arguments": {...}}``; arguments are equal as JSON values.
 - ``expected_action``: one item of a Responses API answer, a ``function_call`` or a ``message`` (then no call is right).
 
-An argument that is not expected is wrong, and so are arguments that are no JSON object or name one key twice. Function
-names are compared as the APIs allow them: "math.sum" can only be offered, and called, as "math_sum".
+A task whose expected arguments are nested more than 100 deep is refused, and one that expects more than 200 calls in
+any order, for each is tried for each. An argument that is not expected is wrong, and so are arguments that are no JSON
+object or name one key twice. Function names are compared as the APIs allow them: "math.sum" can only be offered, and
+called, as "math_sum".
 """
 
 from __future__ import annotations
@@ -25,6 +27,10 @@ from gym_spark.config import JsonObject
 from gym_spark.verify.base import Judgeable, Verdict, Verifier
 
 _FORBIDDEN_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9_-]")
+
+#: Levels of an expected argument, which are compared by recursion, and expected calls in any order: 200 take 0.5 s.
+_DEEPEST: Final = 100
+_MOST_CALLS: Final = 200
 
 #: What does not count within texts of ``ground_truth``: "New York, NY" is "new york ny".
 _LOOSE: Final = re.compile(r"[ ,./\-_*^]")
@@ -71,6 +77,7 @@ class ToolCallMatch(Verifier):
     """
 
     name = "tool_call_match"
+    version = "2"
     needs_response = True
 
     def __init__(self, *, order: Literal["any", "fixed"] = "any", texts: Literal["loose", "exact"] = "loose") -> None:
@@ -80,6 +87,8 @@ class ToolCallMatch(Verifier):
     def verify(self, item: Judgeable) -> Verdict:
         """Pair the calls with the expected ones; a task that expects nothing in a known form raises."""
         wanted = _wanted(item.verifier_inputs, loose=self._loose)
+        if self._order == "any" and len(wanted) > _MOST_CALLS:
+            raise ValueError(f"the task expects {len(wanted)} calls; over {_MOST_CALLS} can only be had in fixed order")
         calls = function_calls(item.response)
         fault = self._fault(calls, wanted)
         return Verdict.scored(
@@ -197,6 +206,7 @@ def _exactly(call: JsonObject) -> _Wanted:
         arguments = json.loads(arguments)
     if not isinstance(arguments, dict):
         raise TypeError(f"arguments are {arguments!r}")
+    _check_depth(arguments)
 
     def fault_of(given: JsonObject) -> str | None:
         wrong = [name for name in {**arguments, **given} if name not in given or name not in arguments]
@@ -209,6 +219,7 @@ def _exactly(call: JsonObject) -> _Wanted:
 def _accepting(call: JsonObject, types: dict[str, JsonObject], *, loose: bool) -> _Wanted:
     ((name, accepted),) = call.items()
     declared = types.get(_api_name(name), {})
+    _check_depth(accepted)
 
     def fault_of(given: JsonObject) -> str | None:
         return next(_faults(given, accepted, declared, loose=loose), None)
@@ -217,6 +228,16 @@ def _accepting(call: JsonObject, types: dict[str, JsonObject], *, loose: bool) -
         if not isinstance(values, list) or not values:
             raise TypeError(f"argument {argument!r} of {name} has no list of accepted values")
     return _Wanted(name, fault_of)
+
+
+def _check_depth(arguments: JsonObject) -> None:
+    level: list[Any] = [arguments]
+    for _ in range(_DEEPEST + 1):
+        level = [inner for value in level for inner in (value.values() if isinstance(value, dict) else value)]
+        level = [value for value in level if isinstance(value, dict | list)]
+        if not level:
+            return
+    raise ValueError(f"an argument is nested more than {_DEEPEST} deep")
 
 
 def _faults(given: JsonObject, accepted: JsonObject, declared: JsonObject, *, loose: bool) -> Iterator[str]:

@@ -166,7 +166,7 @@ def test_options_come_in_several_shapes(options: Any, expected: str) -> None:
 
 def test_an_options_text_that_begins_like_a_letter_is_that_option_and_a_letter_is_a_letter() -> None:
     task = {"options": {"A": "a cat", "B": "a dog", "C": "A"}, "grading_mode": "lenient_answer_colon_md"}
-    answers = ("Answer: a dog", "**Answer:** A dog.", "Answer: a", "Answer: A"
+    answers = ("Answer: a dog", "**Answer:** A dog.", "Answer: a", "Answer: A")
     assert [judge(answer, task).extracted_answer for answer in answers] == ["B", "B", "A", "A"]
 
 

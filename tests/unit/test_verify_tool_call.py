@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -171,6 +173,43 @@ def test_a_wrong_task_is_verifier_error(task: dict[str, Any]) -> None:
     verdict = judge([("f", {})], task)
     assert (verdict.state, verdict.reward) == ("verifier_error", None)
     assert "ValueError: the task" in verdict.detail["reason"]
+
+
+def nested(depth: int) -> Any:
+    value: Any = 1
+    for level in range(depth):
+        value = [value] if level % 2 else {"a": value}
+    return value
+
+
+@pytest.mark.parametrize("depth", [10, 100])
+def test_what_is_nested_as_deep_as_allowed_is_compared(depth: int) -> None:
+    for other, reward in ((depth, 1.0), (depth - 2, 0.0), (800, 0.0)):
+        given = [("f", {"x": nested(other)})]
+        exact = judge(given, {"expected_calls": [{"name": "f", "arguments": {"x": nested(depth)}}]})
+        accepting = judge(given, {"ground_truth": [{"f": {"x": [nested(depth - 1)]}}]})
+        assert (exact.state, exact.reward) == ("scored", reward)
+        assert accepting.state == "scored"
+
+
+def test_absurd_tasks_are_refused_whatever_the_answer_is() -> None:
+    deep = {"expected_calls": [{"name": "f", "arguments": {"x": nested(600)}}]}
+    accepting = {"ground_truth": [{"f": {"x": [nested(600)]}}]}
+    many = {"expected_calls": [{"name": "f", "arguments": {}}] * 201}
+    for task, reason in ((deep, "nested more than 100"), (accepting, "nested more than 100"), (many, "201 calls")):
+        for calls in ([], [("f", {"x": nested(600)})], [("f", {})] * 201):
+            verdict = judge(calls, task)
+            assert (verdict.state, verdict.reward) == ("verifier_error", None)
+            assert reason in verdict.detail["reason"]
+    assert judge([("f", {})] * 201, many, order="fixed").reward == 1.0
+
+
+@pytest.mark.parametrize("arguments", [lambda _: {}, lambda number: {"x": number}])
+def test_as_many_calls_as_allowed_take_no_time(arguments: Callable[[int], Any]) -> None:
+    task = {"expected_calls": [{"name": "f", "arguments": arguments(number)} for number in range(200)]}
+    began = time.process_time()
+    assert judge([("f", arguments(number)) for number in reversed(range(200))], task).reward == 1.0
+    assert time.process_time() - began < 2
 
 
 def test_arguments_that_came_as_an_object_are_read() -> None:
