@@ -90,6 +90,8 @@ class SamplingSpec(Spec):
     extra: FreeObject = Field(default_factory=dict)
 
 
+#: Marks a field that no user sets, with who does: no other field has such an extra.
+_SET_BY: Final = "set_by"
 #: What a scored rollout counts as that an exception cut short.
 ExceptionPolicy = Literal["count", "zero", "exclude"]
 
@@ -224,7 +226,7 @@ class RunSpec(Spec):
     #: Spark settings for a session that gym-spark builds itself; an existing session is used as it is.
     spark: dict[str, str] = Field(default_factory=dict)
     #: Of a run that was imported: its files, and what their rows say of runs and labels. Its plan is in `inputs`.
-    imported: FreeObject | None = None
+    imported: FreeObject | None = Field(default=None, json_schema_extra={_SET_BY: "eval import"})
 
     @field_validator("spark", mode="before")
     @classmethod
@@ -349,7 +351,7 @@ def _paths_of(model: type[BaseModel], key: str, prefix: tuple[str, ...] = ()) ->
 
 
 def _keys_at(model: type[BaseModel], path: Sequence[str]) -> list[str]:
-    """Return the keys that stand at `path` below `model`."""
+    """Return the keys that stand at `path` below `model` and that a user may set."""
     for part in path:
         field = model.model_fields.get(part)
         kinds = [] if field is None else [field.annotation, *get_args(field.annotation)]  # also inside `X | None`
@@ -357,4 +359,4 @@ def _keys_at(model: type[BaseModel], path: Sequence[str]) -> list[str]:
         if not inner:
             return []
         model = inner[0]
-    return list(model.model_fields)
+    return [name for name, field in model.model_fields.items() if field.json_schema_extra is None]
