@@ -102,7 +102,6 @@ def reverify(
     check_sandbox(verifier.name, loaded, sandbox)
     judge = named_judge(verifier.name, loaded, judge)
     unsafe = _is_unsafe(verifier.name, loaded, force=force)
-    _check_inputs(lake, record, verifier.name, loaded)
     run_id, only_again = record.spec.run_id, bool(selection.retry) and not resume
     name = verification_id or verification_id_of(verifier, judge)
     digest = verifier_digest(verifier.name, verifier.params, judge)
@@ -120,6 +119,7 @@ def reverify(
         )
     if resume and not is_there:
         say(f"The run has no verification '{name}' yet: it begins now.")
+    _check_inputs(lake, record, verifier.name, loaded)
     todo = to_judge(lake, record, selection, share, name if is_there else None, resume=resume)
     count = counted(todo, selection)
     # Pinned: what is completed may be the run's own verification.

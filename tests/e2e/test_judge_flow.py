@@ -68,9 +68,10 @@ def test_the_small_model_plays_and_judges_a_run_and_judges_it_again(gym: Run, la
     assert told.code in (0, 1), told.err
     assert told.err.count("Serving") == 1
     again = gym("eval", "reverify", "--run-id", "r1", "--verification-id", "second", "--json")
-    assert again.code == 0, again.err
     rows = lake.read(VERIFICATIONS).collect()
     assert len(rows) == 8
+    scored = [row for row in rows if row["verification_id"] == "second" and row["state"] == "scored"]
+    assert again.code == (0 if scored else 1), again.err
     for row in rows:
         detail = json.loads(row["detail"])
         if row["state"] == "scored":
