@@ -20,7 +20,7 @@ from gym_spark.interchange.gym.profiling import (
     with_own,
     write_profile,
 )
-from gym_spark.interchange.row_files import export_partitions, exported_rows, write_lines
+from gym_spark.interchange.row_files import check_targets, export_partitions, exported_rows, write_lines
 from gym_spark.planning import plan_of, tasks_of
 from gym_spark.prepare.catalog import Benchmark
 from gym_spark.results.bootstrap import bootstrap_intervals, with_intervals
@@ -73,6 +73,8 @@ def profile(
         ConfigError: no task has such a field, a metric of the benchmark's own fails, rollouts are missing, or a file
             cannot be written.
     """
+    if files is not None:
+        check_targets(files.groups, files.agents, files.repeats)
     run_id, verification_id = record.spec.run_id, record.verification_id
     here = {"run_id": run_id, "verification_id": verification_id}
     spec, policy = record.spec, record.spec.graded_with_exception
@@ -201,13 +203,16 @@ def runs_named(lakes: Sequence[Lake], run_ids: Sequence[str]) -> list[tuple[Lake
     """Return the runs of these names, from every lake that has one of the name.
 
     Raises:
-        ConfigError: no lake has such a run.
+        ConfigError: no lake has such a run, or a lake has none of them.
     """
     found: list[tuple[Lake, RunRecord]] = []
     for run_id in run_ids:
         records = [(lake, find_run(lake, run_id)) for lake in lakes]
         here = [(lake, record) for lake, record in records if record is not None]
         found += here or [(lakes[0], get_run(lakes[0], run_id))]
+    for lake in lakes:
+        if all(lake is not one for one, _ in found):
+            raise ConfigError(f"The lake '{lake.root}' has none of the runs named; leave it out.")
     return found
 
 

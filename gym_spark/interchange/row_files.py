@@ -84,8 +84,20 @@ def write_text(target: Path, text: str) -> None:
         file.write(text + "\n")
 
 
+def check_targets(*targets: Path) -> None:
+    """Refuse files that cannot be written, before the first of several is.
+
+    Raises:
+        ConfigError: a folder is in the place of one.
+    """
+    for target in targets:
+        if target.is_dir():
+            raise ConfigError(f"'{target}' is a folder; choose another --output.")
+
+
 @contextlib.contextmanager
 def _whole(target: Path) -> Iterator[TextIO]:
+    check_targets(target)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         hidden = target.parent / f".{target.name}.{uuid.uuid4().hex[:8]}"

@@ -30,7 +30,7 @@ _PLANNED: Final = [
 #: How many rollouts a row of the plan stands for, from its `rollout_index` on.
 _REPEATS: Final = pa.field("repeats", pa.int32())
 #: Of NeMo Gym's group entry, as JSON: the input row, and members of the benchmark's own. Null where none is written.
-TEXTS: Final = [pa.field("sample", pa.string()), pa.field("own", pa.string())]
+TEXTS: Final = [pa.field("sample", pa.large_string()), pa.field("own", pa.large_string())]
 #: Of the attempt that stands: the completed one, else the newest.
 _STANDING: Final = [
     pa.field("state", pa.string()),

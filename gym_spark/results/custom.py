@@ -36,6 +36,14 @@ ROLLOUT_COLUMNS: Final = (
     *("extracted_answer", "input_tokens", "output_tokens"),
 )
 _GRAINS: Final = ("task_id", "rollout_index", "position")
+#: Members of NeMo Gym's entries that no metric may stand over.
+RESERVED: Final = frozenset(
+    {
+        *("_ng_task_index", "_ng_rollout_index", "agent_ref", "sample", "rollout_infos", "sample_count"),
+        *("num_rollouts", "expected_num_rollouts", "missing_num_rollouts", "missing_count", "num_repeats"),
+        *("reward_profile_completion_pct", "per_sample_aggregate"),
+    }
+)
 #: Values over the whole run or a repeat: a hook that yields more has forgotten to aggregate.
 MOST: Final = 10_000
 
@@ -115,9 +123,10 @@ def custom_metrics(benchmark: Benchmark, hook: Hook, rows: DataFrame) -> CustomM
     if not {"name", "value"} <= names:
         raise ConfigError(f"{where} have the columns {sorted(names)}; return a frame with name and value.")
     columns = [F.col(name) if name in names else F.lit(None).alias(name) for name in _GRAINS]
-    values = frame.select("name", F.col("value").cast("double").alias("value"), *columns)
-    of_tasks = values.where(F.col("task_id").isNotNull())
     try:
+        told = (F.col("name").cast("string").alias("name"), F.col("value").cast("double").alias("value"))
+        values = frame.select(*told, *columns)
+        of_tasks = values.where(F.col("task_id").isNotNull())
         rows_found = values.where(F.col("task_id").isNull()).limit(MOST + 1).collect()
     except PySparkException as error:
         raise ConfigError(f"{where} failed ({str(error).splitlines()[0]}).") from error
@@ -127,6 +136,8 @@ def custom_metrics(benchmark: Benchmark, hook: Hook, rows: DataFrame) -> CustomM
     for row in rows_found:
         if not row["name"]:
             raise ConfigError(f"{where} have a value without a name; give each one.")
+        if row["name"] in RESERVED:
+            raise ConfigError(f"{where} name a value {row['name']!r}, as NeMo Gym's entries do; choose another.")
         value = row["value"] if row["value"] is not None and math.isfinite(row["value"]) else None
         kept = _kept(found, row["rollout_index"], row["position"])
         if row["name"] in kept:
@@ -175,7 +186,11 @@ def _kept(found: CustomMetrics, repeat: int | None, position: int | None) -> dic
 def _checked(where: str, of_tasks: DataFrame) -> DataFrame:
     """Return the finite values of tasks, after a look at their names: a statistic's would hide that statistic."""
     taken = F.regexp_like("name", F.lit(f"^({'|'.join(STATISTICS)})/")) | F.col("name").isNull()
+    taken |= F.col("name").isin(*RESERVED)
     wrong = of_tasks.where(taken).first()
     if wrong is not None:
         raise ConfigError(f"{where} name a value of a task {wrong['name']!r}, as statistics are named; choose another.")
+    twice = of_tasks.groupBy("task_id", "name").count().where("count > 1").first()
+    if twice is not None:
+        raise ConfigError(f"{where} have two values for {twice['name']!r} of task {twice['task_id']!r}; give one.")
     return of_tasks.where(F.abs("value") < F.lit(math.inf)).select("task_id", "name", "value")

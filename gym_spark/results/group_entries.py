@@ -24,6 +24,12 @@ LINES_SCHEMA: Final = pa.schema([pa.field("line", pa.string(), nullable=False)])
 TASKS_PER_PIECE: Final = 5_000
 #: Entries of one merged line.
 _ENTRIES: Final = 1_000
+#: Characters of one, above which it ends.
+_LINE_CHARS: Final = 16 << 20
+_TEXT: Final = pa.large_string()
+_PIECES: Final = pa.schema(
+    [("kind", pa.string()), ("label", pa.string()), ("bucket", pa.int64()), ("values", pa.binary())]
+)
 _ORDER: Final = [("task_index", "ascending"), ("label", "ascending")]
 
 
@@ -111,9 +117,9 @@ def lines_of(table: pa.Table, rows: Rows, groups: Groups, texts: Texts) -> pa.Ta
         _named("expected_num_rollouts", pa.array(expected)),
         _named("missing_num_rollouts", pa.array(expected - done)),
         _named("reward_profile_completion_pct", pa.array(100.0 * done / np.maximum(expected, 1))),
-        pc.binary_join_element_wise('"rollout_infos":[', pc.binary_join(infos, ","), "]", ""),
+        _glued('"rollout_infos":[', pc.binary_join(infos, pa.scalar(",", _TEXT)), "]"),
     ]
-    entry = pc.binary_join_element_wise("{", _joined(members, len(kept)), "}", "")
+    entry = _glued("{", _joined(members, len(kept)), "}")
     return _pieces(pa.table({"task_index": rows.tasks[firsts], "label": label, "entry": entry}))
 
 
@@ -125,30 +131,38 @@ def merged(pieces: Iterable[bytes], *, between: str) -> Iterator[pa.Table]:
     table = pa.concat_tables(tables)
     keys = pa.table({"task_index": table["task_index"], "label": pc.fill_null(table["label"], "")})
     entries = table["entry"].take(pc.sort_indices(keys, _ORDER)).combine_chunks()
-    ends = [*range(0, len(entries), _ENTRIES), len(entries)]
-    lists = pa.ListArray.from_arrays(pa.array(ends, pa.int32()), entries)
-    yield pa.table({"line": pc.binary_join(lists, between)}, schema=LINES_SCHEMA)
+    for start, end in itertools.pairwise(_cuts(entries, most=_ENTRIES)):
+        line = pc.binary_join(
+            pa.LargeListArray.from_arrays([0, end - start], entries[start:end]), pa.scalar(between, _TEXT)
+        )
+        yield pa.table({"line": line.cast(pa.string())}, schema=LINES_SCHEMA)
+
+
+def _cuts(entries: pa.Array, *, most: int) -> list[int]:
+    """Return where entries are cut into runs of at most so many, and of little text unless one alone has more."""
+    length = np.asarray(pc.binary_length(entries), dtype=np.int64)
+    changes = np.diff(np.arange(len(length)) // most) != 0
+    changes |= np.diff(np.cumsum(length) // _LINE_CHARS) != 0
+    return [0, *(np.flatnonzero(changes) + 1).tolist(), len(length)]
 
 
 def _pieces(entries: pa.Table) -> pa.Table:
     """Cut entries by label and by ranges of tasks; what of a range lies on other partitions meets it in a shuffle."""
-    bucket = pc.floor(pc.divide(entries["task_index"].cast(pa.float64()), TASKS_PER_PIECE)).cast(pa.int64())
+    bucket = np.asarray(entries["task_index"]) // TASKS_PER_PIECE
     labels = entries["label"].combine_chunks().dictionary_encode()
     codes = np.asarray(pc.fill_null(labels.indices, -1))
-    kinds, which = np.unique(np.stack([codes, np.asarray(bucket)], axis=1), axis=0, return_inverse=True)
+    kinds, which = np.unique(np.stack([codes, bucket], axis=1), axis=0, return_inverse=True)
     order = np.argsort(which.ravel(), kind="stable")
     edges = np.searchsorted(which.ravel()[order], np.arange(len(kinds) + 1))
     sorted_entries = entries.take(pa.array(order))
-    blobs = [_compressed(sorted_entries.slice(start, end - start)) for start, end in itertools.pairwise(edges)]
     names = labels.dictionary.to_pylist()
-    return pa.table(
-        {
-            "kind": pa.array(["lines"] * len(blobs), pa.string()),
-            "label": pa.array([None if code < 0 else names[code] for code, _ in kinds.tolist()], pa.string()),
-            "bucket": pa.array([place for _, place in kinds.tolist()], pa.int64()),
-            "values": pa.array(blobs, pa.binary()),
-        }
-    )
+    found = []
+    for (code, place), (start, end) in zip(kinds.tolist(), itertools.pairwise(edges), strict=True):
+        run = sorted_entries.slice(start, end - start)
+        for first, last in itertools.pairwise(_cuts(run["entry"].combine_chunks(), most=TASKS_PER_PIECE)):
+            blob = _compressed(run.slice(first, last - first))
+            found.append({"kind": "lines", "label": None if code < 0 else names[code], "bucket": place, "values": blob})
+    return pa.Table.from_pylist(found, schema=_PIECES)
 
 
 def _compressed(entries: pa.Table) -> bytes:
@@ -166,7 +180,16 @@ def _agents(labels: pa.Array) -> pa.Array:
 
 def _named(name: str, values: pa.Array) -> pa.Array:
     """Return ``"name":value`` texts of values that are JSON, null where they are."""
-    return pc.binary_join_element_wise(json.dumps(name) + ":", pc.cast(values, pa.string()), "")
+    return _glued(json.dumps(name) + ":", values)
+
+
+def _glued(*parts: pa.Array | str) -> pa.Array:
+    """Join the parts of each row; null where one is.
+
+    As large texts: the samples of a partition may be more than the 2 GB that offsets of 32 bits reach.
+    """
+    large = [pa.scalar(part, _TEXT) if isinstance(part, str) else pc.cast(part, _TEXT) for part in parts]
+    return pc.binary_join_element_wise(*large, pa.scalar("", _TEXT))
 
 
 def _statistics(rows: Rows, codes: Ints, count: int, kept: Ints) -> pa.Array:
@@ -193,10 +216,11 @@ def _task_json(table: pa.Table, *, text_ids: bool) -> pa.Array:
 
 
 def _infos(table: pa.Table, task: pa.Array, rows: Rows, at: Ints) -> pa.Array:
-    repeat = pc.cast(table["rollout_index"], pa.string()).combine_chunks()
-    bare = pc.utf8_trim(task, '"')
-    key = pc.binary_join_element_wise('{"rollout_id":"', bare, ":", repeat, '","_ng_task_index":', task, "")
-    pieces = [pc.binary_join_element_wise(key, ',"_ng_rollout_index":', repeat, "")]
+    repeat = table["rollout_index"].combine_chunks()
+    # A text without its quotes: what is escaped in it stays so.
+    bare = pc.if_else(pc.starts_with(task, '"'), pc.utf8_slice_codeunits(task, 1, -1), task)
+    key = _glued('{"rollout_id":"', bare, ":", repeat, '","_ng_task_index":', task)
+    pieces = [_glued(key, ',"_ng_rollout_index":', repeat)]
     reward, odd = rows.columns["reward"], rows.shown["reward"]
     finite = np.isfinite(reward.values[at])
     plain = reward.present[at] & ~odd.present[at]
@@ -208,7 +232,7 @@ def _infos(table: pa.Table, task: pa.Array, rows: Rows, at: Ints) -> pa.Array:
     for name, score in rows.shown.items():
         if name != "reward":
             pieces.append(_member(name, score.values[at], score.present[at] & np.isfinite(score.values[at])))
-    return pc.binary_join_element_wise(_joined(pieces, len(at)), "}", "")
+    return _glued(_joined(pieces, len(at)), "}")
 
 
 def shown_id(text: str, index: int) -> int | str:
@@ -242,5 +266,6 @@ def _fixed(text: str, where: Bools) -> pa.Array:
 
 def _joined(pieces: list[pa.Array], count: int) -> pa.Array:
     # Begun with a text that is never null: pyarrow gives too few rows where all pieces of all rows are.
-    joined = pc.binary_join_element_wise(pa.repeat("", count), *pieces, ",", null_handling="skip")
+    large = [pc.cast(piece, _TEXT) for piece in (pa.repeat("", count), *pieces)]
+    joined = pc.binary_join_element_wise(*large, pa.scalar(",", _TEXT), null_handling="skip")
     return pc.utf8_slice_codeunits(joined, 1)

@@ -138,8 +138,8 @@ def summaries(outcomes: pa.Table) -> Iterator[pa.Table]:
     counts = Counts(
         kinds=_kinds(outcomes),
         spread={name: _spread(completed[name]) for name in SPREAD},
-        completed_tasks=pc.sum(pc.greater(tasks["completed"], 0)).as_py(),
-        solved_tasks=pc.sum(pc.greater(tasks["passes"], 0)).as_py(),
+        completed_tasks=pc.sum(pc.greater(tasks["completed"], 0)).as_py() or 0,
+        solved_tasks=pc.sum(pc.greater(tasks["passes"], 0)).as_py() or 0,
     )
     yield pa.table({"kind": ["counts"], "sums": [pickle.dumps(counts)]})
 

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gym_spark.results.assembly import TEXTS, arrived
-from gym_spark.results.group_entries import Groups, Texts, merged
+from gym_spark.results.group_entries import Groups, Texts, _pieces, merged
 from gym_spark.results.partition_pass import LabelSums, pass_over, sums_of, whole
 from gym_spark.results.partition_rows import MEASURED_SCHEMA
 from gym_spark.results.pass_majority import finish
@@ -173,3 +173,27 @@ def test_an_aggregates_groups_are_complete_and_name_no_label() -> None:
         ]
     )
     assert (entry["sample"], entry["missing_num_rollouts"], "agent_ref" in entry) == ({"a": 1}, 0, False)
+
+
+def test_rows_without_a_label_stand_beside_labelled_ones() -> None:
+    """In no agent's numbers, and in a group all the same."""
+    found = passed([row("0", 0, 0), row("0", 0, 1, label=None), row("1", 1, 0, label=None)])
+    assert {label: sums_.rows for label, sums_ in sums(found).items()} == {"a": 1, None: 2}
+    assert [entry["num_rollouts"] for entry in groups(found)] == [2, 1]
+
+
+def test_a_text_id_may_end_in_a_quote_and_a_number_may_be_large() -> None:
+    # The lake puts a text that begins with a quote into quotes.
+    found = groups(passed([row('say "hi"', 2**60, 0), row('"""', 2**62, 0)], text_ids=True))
+    assert [entry["_ng_task_index"] for entry in found] == ['say "hi"', '"']
+    assert [entry["rollout_infos"][0]["rollout_id"] for entry in found] == ['say "hi":0', '":0']
+
+
+def test_entries_of_much_text_are_cut_into_lines() -> None:
+    """None is lost, and their order stays; no line is longer than it must be."""
+    entries = pa.array(["x" * (9 << 20)] * 3 + ["y"] * 2500, pa.large_string())
+    table = pa.table({"task_index": range(2503), "label": pa.nulls(2503, pa.string()), "entry": entries})
+    pieces = _pieces(table)["values"].to_pylist()
+    lines = [line for part in merged(pieces, between="\n") for line in part["line"].to_pylist()]
+    assert [entry[0] for line in lines for entry in line.split("\n")] == ["x"] * 3 + ["y"] * 2500
+    assert max(map(len, lines)) < 26 << 20

@@ -27,7 +27,7 @@ from gym_spark.interchange.gym.profiling import coverage_of, group_partitions, r
 from gym_spark.interchange.gym.rows import STAMP, GymRow, key_order, origin, result_row
 from gym_spark.interchange.gym.stored import TaskIds, measures_of, scores_of
 from gym_spark.interchange.gym_layout import AGGREGATE_SAMPLE, key_metrics, statistic_keys
-from gym_spark.interchange.row_files import write_text
+from gym_spark.interchange.row_files import check_targets, write_text
 from gym_spark.results.agent_numbers import LabelNumbers, label_numbers, perf_numbers
 from gym_spark.results.custom import CustomMetrics, by_task, headline_names
 from gym_spark.results.group_entries import Groups
@@ -205,6 +205,10 @@ def write_aggregate(spark: SparkSession, shards: Shards, output: Path, *, merge:
     Raises:
         ConfigError: see :func:`collect_rows`; a file cannot be written.
     """
+    aggregate = beside(output, "aggregate_metrics.json")
+    check_targets(*([output, aggregate] if merge else [aggregate]))
+    if merge and output.resolve() in {file.resolve() for file in shards.files}:
+        raise ConfigError(f"'{output}' is one of the files that are aggregated; choose another --output.")
     collected = collect_rows(shards)
     outcomes = spark.createDataFrame(outcome_table(collected))
     if merge:

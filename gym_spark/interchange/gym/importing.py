@@ -111,6 +111,8 @@ def import_gym_run(lake: Lake, files: GymFiles, run_id: str) -> Imported:
         raise ConfigError(f"The run '{run_id}' exists; take another --run-id.")
     with InputRows() as inputs:
         results = _read(files, inputs)
+        if not len(inputs):
+            raise ConfigError(f"'{files.rollouts[0]}' has no row; there is nothing to import.")
         failures = files.failures()
         check_keys(inputs.all_keys(), [row.key for row in results], allow_partial=True)
         keys = [_keyed(key) for key in inputs.all_keys()]

@@ -51,11 +51,15 @@ class TaskIds:
         """Return the columns `task_id`, `task_index` and `rollout_index` of a key.
 
         Raises:
-            ConfigError: the repeat is no number from 0.
+            ConfigError: the repeat is no number from 0, or the task's is too large.
         """
         task, repeat = key
         if not isinstance(repeat, int) or repeat not in _REPEATS:
             raise ConfigError(f"The repeat {repeat!r} of task {task!r} is no number from 0 to {_REPEATS[-1]}.")
+        if self.index[task] >= 2**63 or self.index[task] < -(2**63):
+            raise ConfigError(
+                f"The number of task {task!r} is beyond 64 bits, as the tables have them; name it by a text."
+            )
         return {"task_id": task_id(task), "task_index": self.index[task], "rollout_index": repeat}
 
 
