@@ -29,7 +29,7 @@ def profile_table(profile: RunProfile, console: Console) -> None:
     # Names are the user's, and a model may be called "m[/x]": every text is a Text, in which rich reads no markup.
     title = Text(f"{profile.run_id}: {about(profile.benchmark, profile.model)}", style="table.title")
     table = Table(title=title, title_justify="left")
-    table.add_column("metric")
+    table.add_column("metric", overflow="fold")  # a name that is cut is no name
     table.add_column("over the plan", justify="right")
     table.add_column("95 % interval", justify="right")
     table.add_column("over scored only", justify="right")

@@ -8,6 +8,7 @@ means and n_g tasks, a weighted mean sum w_g m_g has the variance sum w_g^2 v_g 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -50,7 +51,9 @@ def group_scores(profiles: DataFrame, tasks: DataFrame, field: str) -> tuple[Met
                 F.when(F.count(mean) > 1, F.var_samp(mean)).alias(f"variance_{mean}"),
                 F.sum(F.when(F.col(mean).isNotNull(), F.col(count))).alias(f"rollouts_{mean}"),
             )
-        )
+        ),
+        F.min("min").alias("lowest"),
+        F.max("max").alias("highest"),
     )
     groups = sorted(found.limit(MOST + 1).collect(), key=lambda row: (row["group"] is None, row["group"] or ""))
     if all(row["group"] is None for row in groups):
@@ -74,12 +77,15 @@ def _metrics(groups: Sequence[Row], field: str, denominator: Denominator) -> lis
     variances = np.array([row[f"variance_{column}"] for row in used], dtype=float)
     means = np.array([row[f"mean_{column}"] for row in used], dtype=float)
     rollouts = sum(row[f"rollouts_{column}"] for row in used)
+    in_unit = all(row["lowest"] >= 0 and row["highest"] <= 1 for row in groups if row["lowest"] is not None)
+    metric = partial(_metric, denominator=denominator, bounded=in_unit)
 
     def averaged(name: str, weights: np.ndarray[tuple[int], np.dtype[np.float64]]) -> Metric:
         if not used:
-            return _metric(name, denominator, None, None, 0, 0, "no rollout is scored")
+            return metric(name, value=None, se=None, tasks=0, rollouts=0, reason="no rollout is scored")
         error = float(np.sqrt(np.sum(weights**2 * variances / counts)))
-        return _metric(name, denominator, float(weights @ means), error, int(counts.sum()), rollouts, None)
+        value = float(weights @ means)
+        return metric(name, value=value, se=error, tasks=int(counts.sum()), rollouts=rollouts, reason=None)
 
     found = [
         averaged(f"mean_reward/micro:{field}", counts / max(counts.sum(), 1.0)),
@@ -89,18 +95,20 @@ def _metrics(groups: Sequence[Row], field: str, denominator: Denominator) -> lis
         value = "(none)" if row["group"] is None else row["group"]
         error = float(np.sqrt(variance / count))
         name, rolled = f"mean_reward/{field}={value}", row[f"rollouts_{column}"]
-        found.append(_metric(name, denominator, float(mean), error, int(count), rolled, None))
+        found.append(metric(name, value=float(mean), se=error, tasks=int(count), rollouts=rolled, reason=None))
     return found
 
 
 def _metric(
     name: str,
+    *,
     denominator: Denominator,
     value: float | None,
     se: float | None,
     tasks: int,
     rollouts: int,
     reason: str | None,
+    bounded: bool,
 ) -> Metric:
     low = high = None
     if se is not None and np.isnan(se):
@@ -108,5 +116,5 @@ def _metric(
     elif se == 0:
         reason = "every task of a group has the same value: no interval can be estimated from that"
     elif se is not None and value is not None:
-        low, high = interval_95(value, se, tasks, bounded=False)
+        low, high = interval_95(value, se, tasks, bounded=bounded)
     return Metric(name, denominator, value, se, low, high, tasks, rollouts, reason)

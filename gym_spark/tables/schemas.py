@@ -227,7 +227,7 @@ TASK_PROFILES: Final = Table(
             _key("n", "rollouts scored", pa.int64()),
             _key("passes", "scored rollouts with reward 1 (binary verdicts), or reward at or above 1", pa.int64()),
             _column("mean", pa.float64(), "mean reward over scored rollouts; null if none"),
-            _column("strict_mean", pa.float64(), "sum of rewards over planned rollouts"),
+            _column("strict_mean", pa.float64(), "sum of rewards divided by planned rollouts"),
             _column("variance", pa.float64(), "sample variance over scored rollouts; null below two"),
             _column("min", pa.float64(), "lowest reward of a scored rollout"),
             _column("max", pa.float64(), "highest reward of a scored rollout"),
