@@ -179,7 +179,7 @@ def import_run(run_id: str, lake: str, form: str, rollouts: tuple[Path, ...], in
             "--verifier NAME judges them."
         )
     if done.left:
-        click.echo(f"NeMo Gym would still make {done.left} of them.")
+        click.echo(f"{done.left} planned rollouts have no result: NeMo Gym's resume_from_cache would do them.")
     for path, length in done.torn.items():
         say(f"'{path}' ends in the middle of a line: its last {length} bytes were left out.")
     return 0
