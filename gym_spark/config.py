@@ -90,6 +90,8 @@ class SamplingSpec(Spec):
     extra: FreeObject = Field(default_factory=dict)
 
 
+#: Pattern of what names a run or a verification of one.
+NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
 #: Marks a field that no user sets, with who does: no other field has such an extra.
 _SET_BY: Final = "set_by"
 #: What a scored rollout counts as that an exception cut short.
@@ -200,7 +202,7 @@ class RunSpec(Spec):
     """One evaluation, complete. Stored with the run; `identity` digests what can change a score."""
 
     benchmark: str
-    run_id: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
+    run_id: Annotated[str, Field(pattern=NAME)]
     #: Content fingerprint of the tasks; resolved from the lake.
     dataset_version: str | None = None
     endpoint: EndpointSpec = Field(default_factory=EndpointSpec)

@@ -81,3 +81,13 @@ def merge(*layers: Mapping[str, Any]) -> JsonObject:
             known = merged.get(key)
             merged[key] = merge(known, value) if isinstance(known, dict) and isinstance(value, Mapping) else value
     return merged
+
+
+def given(flags: Mapping[str, Any]) -> JsonObject:
+    """Leave out what the user did not give: None and what is empty, at any depth."""
+    found: JsonObject = {}
+    for key, value in flags.items():
+        kept = given(value) if isinstance(value, Mapping) else value
+        if kept not in (None, {}, (), []):
+            found[key] = kept
+    return found

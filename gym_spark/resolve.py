@@ -11,7 +11,7 @@ from typing import Any
 
 from gym_spark.config import JsonObject, RunSpec, validate
 from gym_spark.errors import ConfigError
-from gym_spark.layers import merge, parse_overrides, read_yaml
+from gym_spark.layers import given, merge, parse_overrides, read_yaml
 from gym_spark.prepare.catalog import Benchmark, BenchmarkSpec, find_benchmark, search_path
 
 
@@ -45,7 +45,7 @@ def resolve_run(
     """
     layers = [] if stored is None else [("the stored run", stored.model_dump(mode="json", exclude_none=True))]
     layers += [(str(path), read_yaml(path)) for path in config]
-    layers += [("the command line", _given(flags or {})), ("--set", parse_overrides(overrides))]
+    layers += [("the command line", given(flags or {})), ("--set", parse_overrides(overrides))]
     merged: JsonObject = merge(*(layer for _, layer in layers))
     name = merged.get("benchmark")
     if not isinstance(name, str):
@@ -67,16 +67,6 @@ def _origin(layers: Sequence[tuple[str, JsonObject]], path: Sequence[str]) -> st
             value = value[part]
             found, depth = (name, length) if length >= depth else (found, depth)
     return found
-
-
-def _given(flags: Mapping[str, Any]) -> JsonObject:
-    """Leave out what the user did not give."""
-    given: JsonObject = {}
-    for key, value in flags.items():
-        kept = _given(value) if isinstance(value, Mapping) else value
-        if kept not in (None, {}, (), []):
-            given[key] = kept
-    return given
 
 
 def _defaults(spec: BenchmarkSpec, chosen: Mapping[str, Any]) -> JsonObject:

@@ -7,11 +7,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from typing import Final
 
 from pyspark.sql import functions as F
 
-from gym_spark.config import EndpointSpec, JsonObject, PartSpec
+from gym_spark.config import NAME, EndpointSpec, JsonObject, PartSpec
 from gym_spark.connection import Say, connected_judge, named_judge
 from gym_spark.errors import ConfigError, did_you_mean
 from gym_spark.interchange.gym.stored import IMPORTED
@@ -30,8 +29,6 @@ from gym_spark.tables.schemas import REVERIFICATIONS, VERIFICATIONS
 from gym_spark.verify.base import Verifier, check_sandbox, load_verifier, verifier_digest
 from gym_spark.verify.sandbox.choice import sandbox_description
 from gym_spark.verify.stage import is_retried
-
-_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +182,7 @@ def own_verifier(record: RunRecord) -> PartSpec:
 
 
 def _check_name(verification_id: str | None) -> None:
-    if verification_id is not None and not _NAME.fullmatch(verification_id):
+    if verification_id is not None and not re.fullmatch(NAME, verification_id):
         raise ConfigError(
             f"--verification-id takes up to 128 letters, digits, '.', '_' and '-', not '{verification_id[:200]}'."
         )

@@ -13,7 +13,7 @@ from gym_spark.config import EndpointSpec
 from gym_spark.errors import StorageError
 from gym_spark.tables.keys import ROLLOUT_KEY
 from gym_spark.verify.base import Verifier
-from gym_spark.verify.judging import JudgeVerifier
+from gym_spark.verify.judging import JudgeVerifier, concurrency_of
 
 #: A unit's size is chosen so that it takes about so long. Each starts child processes and connections anew, and reads
 #: the run's answers once more, so that shorter ones would cost what they save.
@@ -43,7 +43,7 @@ def first_unit(verifier: Verifier, slots: int, judge: EndpointSpec | None) -> in
         judge: Endpoint of the model that it asks, if it asks one.
     """
     if isinstance(verifier, JudgeVerifier):
-        return _ROWS_PER_REQUEST * (verifier.concurrency if judge is None else judge.concurrency)
+        return _ROWS_PER_REQUEST * concurrency_of(verifier, judge)
     return _ROWS_PER_TASK * slots if is_slow(verifier) else _FAST_ROWS
 
 

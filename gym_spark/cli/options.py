@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 import click
 
 from gym_spark.config import JsonObject
-from gym_spark.layers import merge
+from gym_spark.layers import given, merge
 from gym_spark.tables.location import location_of
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
@@ -143,11 +143,11 @@ def spec_fields(keywords: Mapping[str, Any]) -> JsonObject:
     """Return the `RunSpec` fields that were given among a command's keywords."""
     fields: JsonObject = {}
     for keyword, value in keywords.items():
-        if keyword.startswith("spec__") and value not in (None, ()):
+        if keyword.startswith("spec__"):
             for part in reversed(keyword.removeprefix("spec__").split("__")):
                 value = {part: value}
             fields = merge(fields, value)
-    return fields
+    return given(fields)
 
 
 def _keyword(field: str) -> str:

@@ -1,6 +1,6 @@
 """Numbers over all tasks of a label, and over each repeat: from what the partitions' passes yielded.
 
-In: frames of `MEASURED_SCHEMA`. Out: small rows, one per label and column. No rollout is collected.
+In: frames of `PASS_SCHEMA`. Out: small rows, one per label and column. No rollout is collected.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ def bootstrap_intervals(
     """Return 95 % percentile intervals; collects one row per partition.
 
     Args:
-        profiles: One row per planned task (`results.reward_profile.task_profiles`).
+        profiles: One row per planned task (`results.passes.profiles_of`).
         max_k: Largest k of pass@k.
         replicates: How often the tasks are weighed anew.
         seed: Another one gives other weights.

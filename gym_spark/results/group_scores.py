@@ -29,7 +29,7 @@ def group_scores(profiles: DataFrame, tasks: DataFrame, field: str) -> tuple[Met
     """Average mean rewards by a field of the tasks; collects one row per group.
 
     Args:
-        profiles: One row per planned task (`results.reward_profile.task_profiles`).
+        profiles: One row per planned task (`results.passes.profiles_of`).
         tasks: `task_id`, and `verifier_inputs` and `metadata` (JSON), in one of which the field stands.
         field: Name of the field.
 

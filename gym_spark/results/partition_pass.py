@@ -113,8 +113,8 @@ def pass_over(table: pa.Table, groups: Groups, texts: Texts) -> Iterator[pa.Tabl
     rows = Rows.of(table)
     yield lines_of(table, rows, groups, texts.take(np.asarray(order)))
     for label in pc.unique(table["label"]).to_pylist():
-        is_own = pc.fill_null(pc.equal(table["label"], label), False) if label is not None else None
-        chosen = pc.is_null(table["label"]) if is_own is None else is_own
+        labels = table["label"]
+        chosen = pc.is_null(labels) if label is None else pc.fill_null(pc.equal(labels, label), False)
         own = np.asarray(chosen.combine_chunks())
         yield _columns(rows, own, label)
         yield _perf(rows, own, label)

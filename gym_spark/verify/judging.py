@@ -69,7 +69,7 @@ def workers_for(verifier: JudgeVerifier, judge: EndpointSpec | None, slots: int)
         judge: The judge's endpoint, if the verifier needs one.
         slots: Spark tasks that run at once.
     """
-    return max(1, min(slots, _concurrency(verifier, judge) // LEAST_LANES))
+    return max(1, min(slots, concurrency_of(verifier, judge) // LEAST_LANES))
 
 
 def judged_by_calls(
@@ -85,7 +85,7 @@ def judged_by_calls(
         judge: The judge's endpoint, if the verifier needs one; its limits are of all workers together.
         workers: How many share them.
     """
-    lanes = max(1, _concurrency(verifier, judge) // workers)
+    lanes = max(1, concurrency_of(verifier, judge) // workers)
     source, window, running = iter(items), deque[Verdict | asyncio.Task[Verdict]](), set[asyncio.Task[Verdict]]()
     with asyncio.Runner() as runner:
         desk = _Desk(verifier)
@@ -114,7 +114,8 @@ def judged_by_calls(
             runner.run(desk.close(running))
 
 
-def _concurrency(verifier: JudgeVerifier, judge: EndpointSpec | None) -> int:
+def concurrency_of(verifier: JudgeVerifier, judge: EndpointSpec | None) -> int:
+    """Return how many rollouts are judged at once, over all workers."""
     return judge.concurrency if verifier.needs_judge and judge is not None else verifier.concurrency
 
 
